@@ -67,8 +67,9 @@ inline void bindProcesses(nb::module_ &m) {
   m.def("connect_processes", &PyProcesses::connect, nb::rv_policy::reference);
   m.def("processes", &PyProcesses::get, nb::rv_policy::reference);
   // Of the launch, as far as the launcher says: 1 without one, 0 if unknown.
-  m.def("launched_processes",
-        [] { return runtime::startedByMpi() ? runtime::processesInAll() : 1; });
+  m.def("launched_processes", [] {
+    return runtime::startedAsRank() ? runtime::processesInAll() : 1;
+  });
   m.def("processes_here", &runtime::processesHere);
 }
 

@@ -145,7 +145,7 @@ public:
     int64_t number = 0;
     if (processes) {
       number = processes->open();
-      sessionOptions.launch = runtime::Launch::Mpi;
+      sessionOptions.launch = runtime::Launch::Processes;
       std::string text = runtime::toJSON(compiled.positions);
       sessionOptions.facts = {
           {"the compiled program (hash)", digest(text.data(), text.size())},

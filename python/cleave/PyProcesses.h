@@ -34,7 +34,7 @@ struct ProcessFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The processes that MPI has started: those of the whole interpreter, made by
+/// The processes of the launch: those of the whole interpreter, made by
 /// the first step whose ranks they are.
 ///
 /// All processes make the same calls of a step in one order. Each call begins
@@ -46,13 +46,13 @@ public:
   /// The processes of this interpreter, or null before `connect`.
   static PyProcesses *get() { return *slot(); }
 
-  /// Fails if MPI cannot be started. Not if this process is the only one.
+  /// Fails if they do not find each other. Not if this process is the only one.
   static PyProcesses *connect() {
     if (!get()) {
       auto made = runtime::Processes::connect();
       if (!made)
         throw ProcessFailure(llvm::toString(made.takeError()));
-      // Kept to the end of the process, when MPI ends itself.
+      // Kept to the end of the process, when their connections end.
       *slot() = new PyProcesses(std::move(*made));
     }
     return get();

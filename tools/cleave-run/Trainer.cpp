@@ -231,9 +231,9 @@ Expected<int> Trainer::run() {
     return error;
   int64_t first = session->getStep();
   int64_t last = std::min(options.stopAt, options.steps);
-  // mpirun gives its processes a terminal of its own, and passes on what is
-  // drawn there, with its width unknown.
-  progress.emplace(first, last, out(), options.progress, !startedByMpi());
+  // Launchers pass on what is drawn, and mpirun gives its processes a terminal
+  // of its own, with its width unknown.
+  progress.emplace(first, last, out(), options.progress, !startedAsRank());
   if (first >= last)
     progress->note("nothing to do: " + Twine(first) + " of " + Twine(last) +
                    " steps are done");

@@ -165,7 +165,7 @@ struct Flags {
   cl::opt<ProgressForm> progress{
       "progress",
       cl::desc("How steps are shown (default: a bar on a terminal, nothing in "
-               "a pipe or under mpirun)"),
+               "a pipe or under a launcher)"),
       cl::values(
           clEnumValN(ProgressForm::Auto, "auto", "the default"),
           clEnumValN(ProgressForm::Bar, "bar", "a bar that fits the terminal"),
@@ -334,7 +334,11 @@ int main(int argc, char **argv) {
           "step, with a\n  checkpoint if there is --save-every, and the status "
           "is 128 + the signal; a second\n  one ends it at once. SIGUSR1 saves "
           "and continues. To mpirun send SIGUSR2: it waits\n  and kills after "
-          "the others.\n",
+          "the others.\n\n"
+          "  Ranks are threads of this process. Under mpirun, torchrun "
+          "(--no-python) or srun they\n  are processes, also where RANK, "
+          "WORLD_SIZE and CLEAVE_PORT (a port of the machine\n  of rank 0, "
+          "CLEAVE_ADDRESS, by default localhost) are set.\n",
           &llvm::errs()))
     return 2;
   // Other errors do not matter if the file name is mistyped.

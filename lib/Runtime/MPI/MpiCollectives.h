@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_MPI_MPICOLLECTIVES_H
 #define CLEAVE_LIB_RUNTIME_MPI_MPICOLLECTIVES_H
 
-#include "MessageBuffers.h"
+#include "../Communicator/MessageBuffers.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
 
 #include <functional>

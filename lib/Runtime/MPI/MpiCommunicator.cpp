@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Communicator/PreparedRequests.h"
 #include "Heartbeat.h"
 #include "MpiCollectives.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
@@ -81,13 +82,6 @@ double seconds() {
 
 } // namespace
 
-/// The request of one member, in a form that can be compared.
-struct Prepared {
-  uint64_t hash;
-  int64_t elements;
-  int32_t kind, dtype;
-};
-
 struct cleave_group {
   MpiCommunicator *owner;
   std::vector<int32_t> ranks;
@@ -95,10 +89,7 @@ struct cleave_group {
   int member = 0;
   /// The number of requests so far, for their tags.
   int made = 0;
-  /// The requests that the next barrier compares: all since the last one, up to
-  /// the first that was started.
-  std::vector<Prepared> prepared;
-  bool running = false;
+  PreparedRequests prepared;
 
   /// Waits for messages of this group; false if the communicator has failed.
   bool complete(std::vector<MPI_Request> &requests) const {
@@ -168,14 +159,6 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   return me.groups.back().get();
 }
 
-/// FNV-1a.
-uint64_t hashOf(const std::string &bytes) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (unsigned char byte : bytes)
-    hash = (hash ^ byte) * 0x100000001b3u;
-  return hash;
-}
-
 cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
                         int32_t count) {
   int members = static_cast<int>(group->ranks.size());
@@ -190,10 +173,7 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
     return nullptr;
   // MPI guarantees tags up to 32767.
   int tag = group->made++ % 32768;
-  if (!group->running)
-    group->prepared.push_back({hashOf(commonOf(blocks, count, members)),
-                               countElements(blocks, count), blocks->kind,
-                               blocks->dtype});
+  group->prepared.add(blocks, count, members);
   return new cleave_request{
       group, Transfer(blocks, count, group->comm, group->member, members, tag,
                       process->messageBytes, group->owner->team,
@@ -209,7 +189,7 @@ int start(cleave_request *request) {
   if (me.heartbeat.failed())
     return 1;
   request->started = true;
-  request->group->running = true;
+  request->group->prepared.start();
   if (request->transfer.start())
     return 0;
   failWith(&me, ("no memory for messages of " +
@@ -247,62 +227,20 @@ bool gatherBytes(const cleave_group &group, const void *own, size_t size,
   return group.complete(requests);
 }
 
-/// Ends all ranks because `member` has prepared a different collective. All
-/// members call it.
-void refuse(const cleave_group &group, size_t member, const std::string &text) {
-  Heartbeat &heartbeat = group.owner->heartbeat;
-  if (group.member == static_cast<int>(member))
-    heartbeat.fail(text);
-  else
-    heartbeat.blame(group.ranks[member], text);
-}
-
 /// Compares the collectives that the members have prepared since their last
 /// barrier; false if they differ, or after another failure.
 bool comparePrepared(cleave_group &group) {
-  size_t members = group.ranks.size();
-  std::vector<Prepared> own = std::move(group.prepared);
-  group.prepared.clear();
-  group.running = false;
-  struct Sum {
-    uint64_t count, hash;
-  } mine{own.size(), 0};
-  for (const Prepared &one : own)
-    mine.hash = mine.hash * 0x9e3779b97f4a7c15u + one.hash;
-  std::vector<Sum> sums(members);
-  if (!gatherBytes(group, &mine, sizeof(mine), sums.data()))
-    return false;
-  size_t other = 0;
-  uint64_t least = sums[0].count;
-  for (size_t i = members; i-- > 0;) {
-    least = std::min(least, sums[i].count);
-    if (sums[i].count != sums[0].count || sums[i].hash != sums[0].hash)
-      other = i;
-  }
-  if (other == 0)
-    return true;
-
-  // All members search for the first difference together.
-  std::string first = "rank " + std::to_string(group.ranks[0]);
-  for (size_t i = 0; i < least; ++i) {
-    std::vector<Prepared> all(members);
-    if (!gatherBytes(group, &own[i], sizeof(Prepared), all.data()))
-      return false;
-    if (all[other].hash == all[0].hash)
-      continue;
-    auto text = [](const Prepared &one) {
-      return describe(one.kind, one.dtype, one.elements);
-    };
-    refuse(group, other,
-           "prepares another collective than " + first + ": " +
-               text(all[other]) + ", not " + text(all[0]) +
-               (text(all[other]) == text(all[0]) ? " of other blocks" : ""));
-    return false;
-  }
-  refuse(group, other,
-         "prepares " + std::to_string(sums[other].count) +
-             " collectives, but " + first + " prepares " +
-             std::to_string(sums[0].count));
+  PreparedRequests::Outcome outcome = group.prepared.compare(
+      group.ranks, [&](const void *own, size_t size, void *all) {
+        return gatherBytes(group, own, size, all);
+      });
+  if (!outcome.compared || outcome.member == 0)
+    return outcome.compared;
+  Heartbeat &heartbeat = group.owner->heartbeat;
+  if (group.member == static_cast<int>(outcome.member))
+    heartbeat.fail(outcome.text);
+  else
+    heartbeat.blame(group.ranks[outcome.member], outcome.text);
   return false;
 }
 

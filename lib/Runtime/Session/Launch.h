@@ -13,9 +13,10 @@
 
 namespace cleave::runtime {
 
-/// Opens the MPI plugin (libcleave_mpi.so, or $CLEAVE_MPI_PLUGIN) and returns
-/// the connection of this process.
-llvm::Expected<Connect> openMpi();
+/// Connects this process with the others of its launch, and returns how its
+/// ranks connect: by the MPI plugin (libcleave_mpi.so, or $CLEAVE_MPI_PLUGIN)
+/// if MPI started it, else over TCP.
+llvm::Expected<Connect> openProcesses();
 
 /// The path of a plugin: next to this code, or in the library folder of a build
 /// or an installation.

@@ -11,7 +11,7 @@
 using namespace cleave::runtime;
 
 llvm::Expected<std::unique_ptr<Processes>> Processes::connect() {
-  llvm::Expected<Connect> open = openMpi();
+  llvm::Expected<Connect> open = openProcesses();
   if (!open)
     return open.takeError();
   // What is exchanged here is small: the calling thread is the whole team.

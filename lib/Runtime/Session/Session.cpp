@@ -75,18 +75,18 @@ static std::string textOf(const std::map<std::string, std::string> &choices) {
 Error Session::startRanks(const SessionOptions &options) {
   const Program &program = getProgram();
   int64_t devices = deviceCount(program.mesh);
-  bool mpi = options.launch == Launch::Mpi ||
-             (options.launch == Launch::Detect && startedByMpi());
-  Connect mpiConnect;
-  if (mpi) {
-    Expected<Connect> opened = openMpi();
+  bool processes = options.launch == Launch::Processes ||
+                   (options.launch == Launch::Detect && startedAsRank());
+  Connect connectProcess;
+  if (processes) {
+    Expected<Connect> opened = openProcesses();
     if (!opened)
       return opened.takeError();
-    mpiConnect = std::move(*opened);
+    connectProcess = std::move(*opened);
   }
   // 1. The ranks of this process, and the resources of each.
-  size_t count = mpi ? 1 : static_cast<size_t>(devices);
-  int sharing = mpi ? processesHere() : 1, cores = ThreadTeam::cores();
+  size_t count = processes ? 1 : static_cast<size_t>(devices);
+  int sharing = processes ? processesHere() : 1, cores = ThreadTeam::cores();
   // OMP_NUM_THREADS is already that of one process.
   int wanted = options.threads > 0              ? options.threads
                : std::getenv("OMP_NUM_THREADS") ? ThreadTeam::defaultThreads()
@@ -94,7 +94,7 @@ Error Session::startRanks(const SessionOptions &options) {
   int each = std::clamp(wanted / static_cast<int>(count), 1, program.threads);
   int64_t all = int64_t(each) * static_cast<int64_t>(count) * sharing;
   bool pin = all == cores && all > 1 && sharing == 1;
-  if (!mpi)
+  if (!processes)
     world = std::make_unique<ThreadWorld>(static_cast<int>(count), cores);
 
   // 2. Memory and communicators.
@@ -107,11 +107,11 @@ Error Session::startRanks(const SessionOptions &options) {
     rankOptions.firstCore = pin ? static_cast<int>(rank) * each : -1;
     rankOptions.pinCaller = rank > 0 || options.pinCaller;
     rankOptions.offloadFolder = options.offloadFolder;
-    rankOptions.ordinal = (mpi ? numberHere() : static_cast<int>(rank)) /
+    rankOptions.ordinal = (processes ? numberHere() : static_cast<int>(rank)) /
                           std::max(1, options.ranksPerDevice);
     rankOptions.openDevice = options.openDevice;
-    Connect connect = mpiConnect;
-    if (!mpi)
+    Connect connect = connectProcess;
+    if (!processes)
       connect = [&](const cleave_team &team) {
         return world->connect(static_cast<int>(rank), team);
       };
@@ -139,7 +139,8 @@ Error Session::startRanks(const SessionOptions &options) {
     return makeError("the program is for " + Twine(devices) +
                      (devices == 1 ? " device" : " devices") +
                      ", but this launch has " + Twine(getRanks()) +
-                     " processes; start it with mpirun -n " + Twine(devices));
+                     " processes; start it with mpirun -n " + Twine(devices) +
+                     " or torchrun --nproc-per-node " + Twine(devices));
 
   // 3. Entries. Replicas must round alike, so all ranks use the methods that
   //    the first one has found to be fastest for contractions.

@@ -13,6 +13,13 @@ namespace cleave::runtime {
 /// Whether mpirun, or srun with an MPI interface, started this process.
 bool startedByMpi();
 
+/// Whether this process is one of several that variables describe: those of
+/// torchrun (RANK, WORLD_SIZE), or of a step of Slurm without MPI.
+bool startedByVariables();
+
+/// Whether this process is a rank of a launch.
+inline bool startedAsRank() { return startedByMpi() || startedByVariables(); }
+
 /// All processes of the launch, as far as the launcher says; 0 otherwise.
 int processesInAll();
 

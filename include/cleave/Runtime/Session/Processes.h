@@ -13,7 +13,7 @@
 
 namespace cleave::runtime {
 
-/// All processes that MPI has started, before and beside the sessions that run
+/// All processes of the launch, before and beside the sessions that run
 /// on them. It has a communicator of its own: what it exchanges never meets the
 /// messages of a session. Only the thread that made it calls it, but for `fail`
 /// and `error`.

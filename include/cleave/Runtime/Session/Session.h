@@ -33,9 +33,9 @@ class ThreadWorld;
 
 /// Where the ranks of a program run.
 enum class Launch : uint8_t {
-  Detect,  ///< chosen from the environment
-  Threads, ///< all of them are threads of this process
-  Mpi      ///< each is a process that mpirun or srun started
+  Detect,   ///< chosen from the environment
+  Threads,  ///< all of them are threads of this process
+  Processes ///< each is a process that mpirun, torchrun or srun started
 };
 
 struct SessionOptions {

@@ -13,8 +13,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_MPI_MESSAGEBUFFERS_H
-#define CLEAVE_LIB_RUNTIME_MPI_MESSAGEBUFFERS_H
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_MESSAGEBUFFERS_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_MESSAGEBUFFERS_H
 
 #include <cstddef>
 #include <cstdint>
@@ -71,4 +71,4 @@ private:
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_MPI_MESSAGEBUFFERS_H
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_MESSAGEBUFFERS_H

@@ -1,0 +1,90 @@
+//===- SocketCollectives.h - Blocks as messages over TCP --------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETCOLLECTIVES_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETCOLLECTIVES_H
+
+#include "MessageBuffers.h"
+#include "SocketMesh.h"
+#include "cleave/Runtime/Communicator/ReduceBlocks.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace cleave::runtime {
+
+/// The messages of one request. A large sum for all is exchanged in shares,
+/// combined in order of the members, and exchanged again, which sends no more
+/// than a ring does.
+class SocketTransfer {
+public:
+  /// Waits for messages; false after a failure.
+  using Complete = std::function<bool(MessageBatch &)>;
+
+  /// `ranks` are the members of the group; `request` is the same number at all
+  /// of them. The arguments that are references outlive it.
+  SocketTransfer(const cleave_collective *blocks, int32_t count,
+                 const std::vector<int32_t> &ranks, int member, uint64_t group,
+                 uint32_t request, SocketMesh &mesh, const cleave_team &team,
+                 Staging &staging);
+
+  /// Why the messages are invalid, or "".
+  static std::string check(const cleave_collective *blocks, int32_t count,
+                           int members);
+
+  /// Bytes of the memory that `start` needs for messages.
+  size_t staged() const { return outgoingBytes + incomingBytes; }
+  /// False if there is no memory for the messages.
+  bool start();
+  bool finish(const Complete &complete);
+
+private:
+  /// One block, and copies between its layout and a dense one.
+  struct Packed {
+    const char *src;
+    char *dst;
+    std::vector<int64_t> srcOffsets, dstOffsets;
+    Block gather, scatter;
+  };
+
+  /// All blocks that this member sends to `to`.
+  void pack(int to, char *message) const;
+  /// Copies what came from `from` to the places of its blocks.
+  void unpack(const char *message, int from) const;
+  void reduceParts(const char *from, int64_t count, char *to);
+  /// Post messages of one exchange to and from other members.
+  void sendTo(int other, const char *data, int64_t size);
+  void receiveFrom(int other, char *to, int64_t size);
+  int64_t shareOf(int other) const {
+    return shareBegin(elements, other, members) * bytes;
+  }
+
+  int32_t kind, dtype, reduction, root;
+  std::vector<Packed> blocks;
+  std::vector<int32_t> sources;
+  const std::vector<int32_t> &ranks;
+  int member, members;
+  /// The round is the number of exchanges so far.
+  MessageKey key;
+  SocketMesh &mesh;
+  const cleave_team &team;
+  Staging &staging;
+  /// Elements of a message, and bytes of an element and of a message.
+  int64_t elements, bytes, size;
+  /// Whether each member combines its share of the elements for all.
+  bool shared;
+  size_t outgoingBytes = 0, incomingBytes = 0;
+  StagingBuffer outgoing, incoming;
+  /// Where the members' data are, while they are combined.
+  std::vector<const void *> parts;
+  MessageBatch batch;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETCOLLECTIVES_H

@@ -1,0 +1,516 @@
+//===- SocketMesh.cpp - Messages over TCP ---------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+//
+// One mutex guards all connections. The calling thread sends what the system
+// takes at once; the thread of the mesh sends the rest, and receives. All that
+// a rank sends to another one arrives in order: so what it says before it ends
+// is known before its end is.
+//
+//===----------------------------------------------------------------------===//
+
+#include "SocketMesh.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <map>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+using namespace cleave::runtime;
+
+/// The interval of heartbeats, and the silence after which a process counts as
+/// failed, as between processes of MPI.
+static constexpr int64_t periodMs = 250, silenceMs = 3500;
+
+/// A process that was itself not scheduled for that long does not judge the
+/// others.
+static constexpr int64_t stallMs = 1000;
+
+/// The time in which the working thread must notice a failure.
+static constexpr int64_t noticeMs = 800;
+
+/// Bytes that are read from, and written to, one connection before the others
+/// get their turn; and those that a calling thread writes.
+static constexpr size_t turnBytes = 1 << 20, ownBytes = 1 << 16;
+
+/// The longest text of a failure.
+static constexpr size_t mostText = 4000;
+
+/// The kinds of frames.
+enum : uint32_t {
+  /// The sender is alive.
+  kindAlive = 0xc1ea0001,
+  /// `value` has failed, with a text.
+  kindFailed,
+  /// The sender exchanges nothing any more.
+  kindLeft,
+  /// The sender closes communicator `value`.
+  kindClosing,
+  /// The sender has memory for a message.
+  kindReady,
+  /// A message.
+  kindData
+};
+
+struct SocketMesh::Header {
+  uint32_t kind;
+  int32_t value;
+  MessageKey key;
+  uint64_t bytes;
+};
+
+struct SocketMesh::Frame {
+  Header header;
+  const char *data;
+  std::shared_ptr<const std::string> text;
+  MessageBatch *batch;
+};
+
+/// The memory of a message at one of its ends.
+template <typename Pointer> struct MessageMemory {
+  Pointer data;
+  size_t bytes;
+  MessageBatch *batch;
+};
+
+struct SocketMesh::Peer {
+  int rank;
+  int socket;
+  bool left = false, lost = false;
+  int32_t closing = 0;
+  /// When something arrived last; 0 as long as others still connect.
+  int64_t heard = 0;
+
+  /// What is sent, the bytes of the first frame that are sent already, and
+  /// whether the thread waits until the system takes more.
+  std::pmr::deque<Frame> out;
+  size_t sent = 0;
+  bool polled = false;
+  /// Messages that the peer has no memory for yet, and memory that it has for
+  /// messages to come.
+  std::pmr::map<MessageKey, MessageMemory<const char *>> sends;
+  std::pmr::map<MessageKey, uint64_t> ready;
+
+  /// The frame that arrives.
+  Header header{};
+  size_t arrived = 0;
+  char *to = nullptr;
+  std::string text;
+  MessageBatch *batch = nullptr;
+  std::pmr::map<MessageKey, MessageMemory<char *>> receives;
+
+  Peer(int rank, int socket, std::pmr::memory_resource *pool)
+      : rank(rank), socket(socket), out(pool), sends(pool), ready(pool),
+        receives(pool) {}
+};
+
+static int64_t nowMs() {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t(time.tv_sec) * 1000 + time.tv_nsec / 1000000;
+}
+
+SocketMesh::SocketMesh(int rank, const std::vector<int> &sockets)
+    : own(rank), count(sockets.size()), process(::getpid()),
+      wakeUp(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  for (size_t i = 0; i < count; ++i) {
+    peers.push_back(
+        std::make_unique<Peer>(static_cast<int>(i), sockets[i], &pool));
+    int on = 1;
+    if (sockets[i] >= 0)
+      ::setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  thread = std::thread([this] { run(); });
+}
+
+SocketMesh::~SocketMesh() {
+  if (process != ::getpid()) {
+    // The thread is not in this process.
+    thread.detach();
+    return;
+  }
+  ended.store(true);
+  wake();
+  thread.join();
+  for (const std::unique_ptr<Peer> &peer : peers)
+    if (peer->socket >= 0)
+      ::close(peer->socket);
+  ::close(wakeUp);
+}
+
+void SocketMesh::wake() const {
+  uint64_t one = 1;
+  (void)!::write(wakeUp, &one, sizeof(one));
+}
+
+//===----------------------------------------------------------------------===//
+// Sending
+//===----------------------------------------------------------------------===//
+
+void SocketMesh::push(Peer &peer, const Header &header, const char *data,
+                      MessageBatch *batch) {
+  if (peer.socket >= 0 && !peer.lost)
+    peer.out.push_back({header, data, nullptr, batch});
+}
+
+void SocketMesh::pushToAll(uint32_t kind, int32_t value,
+                           const std::string &text) {
+  Header header{kind, value, {}, text.size()};
+  auto kept = text.empty() ? nullptr : std::make_shared<const std::string>(text);
+  for (const std::unique_ptr<Peer> &peer : peers) {
+    push(*peer, header, kept ? kept->data() : nullptr, nullptr);
+    if (kept && !peer->out.empty())
+      peer->out.back().text = kept;
+    flushSoon(*peer);
+  }
+}
+
+/// Sends up to about `most` bytes, as far as the system takes them.
+void SocketMesh::flush(Peer &peer, size_t most) {
+  for (size_t total = 0; !peer.out.empty() && total < most && !peer.lost;) {
+    Frame &frame = peer.out.front();
+    size_t all = sizeof(Header) + frame.header.bytes;
+    // Of a request for a message, the number of bytes is that of the message.
+    if (frame.header.kind == kindReady)
+      all = sizeof(Header);
+    iovec parts[2];
+    int n = 0;
+    if (peer.sent < sizeof(Header))
+      parts[n++] = {reinterpret_cast<char *>(&frame.header) + peer.sent,
+                    sizeof(Header) - peer.sent};
+    size_t from = std::max(peer.sent, sizeof(Header)) - sizeof(Header);
+    if (size_t rest = all - sizeof(Header) - from)
+      parts[n++] = {const_cast<char *>(frame.data) + from,
+                    std::min(rest, most)};
+    msghdr what{};
+    what.msg_iov = parts;
+    what.msg_iovlen = static_cast<size_t>(n);
+    ssize_t sent = ::sendmsg(peer.socket, &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR)
+      continue;
+    if (sent < 0) {
+      // What the peer has said before it ended is read first.
+      if (errno != EAGAIN && errno != EWOULDBLOCK)
+        peer.out.clear(), peer.sent = 0;
+      return;
+    }
+    total += static_cast<size_t>(sent);
+    peer.sent += static_cast<size_t>(sent);
+    if (peer.sent < all)
+      continue;
+    MessageBatch *batch = frame.batch;
+    peer.out.pop_front();
+    peer.sent = 0;
+    if (batch)
+      done(*batch);
+  }
+}
+
+void SocketMesh::flushSoon(Peer &peer) {
+  flush(peer, ownBytes);
+  if (!peer.out.empty() && !peer.polled)
+    wake();
+}
+
+void SocketMesh::done(MessageBatch &batch) {
+  // The batch may end with this.
+  if (batch.pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    changed.notify_all();
+}
+
+void SocketMesh::receive(int from, const MessageKey &key, char *to,
+                         size_t bytes, MessageBatch &batch) {
+  std::lock_guard<std::mutex> lock(mutex);
+  Peer &peer = *peers[static_cast<size_t>(from)];
+  batch.pending.fetch_add(1, std::memory_order_relaxed);
+  peer.receives[key] = {to, bytes, &batch};
+  push(peer, {kindReady, 0, key, bytes}, nullptr, nullptr);
+  flushSoon(peer);
+}
+
+void SocketMesh::send(int to, const MessageKey &key, const char *data,
+                      size_t bytes, MessageBatch &batch) {
+  std::lock_guard<std::mutex> lock(mutex);
+  Peer &peer = *peers[static_cast<size_t>(to)];
+  batch.pending.fetch_add(1, std::memory_order_relaxed);
+  if (peer.ready.erase(key) == 0) {
+    peer.sends[key] = {data, bytes, &batch};
+    return;
+  }
+  push(peer, {kindData, 0, key, bytes}, data, &batch);
+  flushSoon(peer);
+}
+
+//===----------------------------------------------------------------------===//
+// Receiving
+//===----------------------------------------------------------------------===//
+
+void SocketMesh::read(Peer &peer, int64_t now) {
+  for (size_t total = 0; total < turnBytes && !peer.lost;) {
+    bool head = peer.arrived < sizeof(Header);
+    char *at = head ? reinterpret_cast<char *>(&peer.header) + peer.arrived
+                    : peer.to + (peer.arrived - sizeof(Header));
+    size_t rest = head ? sizeof(Header) - peer.arrived
+                       : sizeof(Header) + peer.header.bytes - peer.arrived;
+    ssize_t got =
+        ::recv(peer.socket, at, std::min(rest, turnBytes), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+      return;
+    if (got <= 0)
+      return lose(peer);
+    peer.heard = now;
+    peer.arrived += static_cast<size_t>(got);
+    total += static_cast<size_t>(got);
+    if (head && peer.arrived == sizeof(Header))
+      begin(peer);
+    if (peer.arrived >= sizeof(Header) && !peer.lost &&
+        peer.arrived == sizeof(Header) + peer.header.bytes)
+      finish(peer);
+  }
+}
+
+/// A header has arrived: chooses the memory of what follows.
+void SocketMesh::begin(Peer &peer) {
+  Header &header = peer.header;
+  peer.to = nullptr;
+  peer.batch = nullptr;
+  switch (header.kind) {
+  case kindAlive:
+    break;
+  case kindLeft:
+    peer.left = true;
+    changed.notify_all();
+    break;
+  case kindClosing:
+    peer.closing = header.value;
+    changed.notify_all();
+    break;
+  case kindReady:
+    if (auto it = peer.sends.find(header.key); it != peer.sends.end()) {
+      auto [data, bytes, batch] = it->second;
+      peer.sends.erase(it);
+      push(peer, {kindData, 0, header.key, bytes}, data, batch);
+    } else {
+      peer.ready.emplace(header.key, header.bytes);
+    }
+    header.bytes = 0;
+    break;
+  case kindFailed:
+    if (header.bytes <= mostText) {
+      peer.text.resize(header.bytes);
+      peer.to = peer.text.data();
+      break;
+    }
+    [[fallthrough]];
+  case kindData:
+    if (auto it = peer.receives.find(header.key);
+        header.kind == kindData && it != peer.receives.end() &&
+        it->second.bytes == header.bytes) {
+      peer.to = it->second.data;
+      peer.batch = it->second.batch;
+      peer.receives.erase(it);
+      break;
+    }
+    [[fallthrough]];
+  default:
+    noteLocked(peer.rank,
+               "sends a message that this one does not wait for: the ranks "
+               "run different collectives");
+    peer.lost = true;
+  }
+}
+
+/// A frame has arrived.
+void SocketMesh::finish(Peer &peer) {
+  peer.arrived = 0;
+  if (peer.header.kind == kindFailed)
+    noteLocked(peer.header.value, peer.text);
+  if (peer.batch)
+    done(*peer.batch);
+  peer.batch = nullptr;
+}
+
+/// A connection has ended.
+void SocketMesh::lose(Peer &peer) {
+  peer.lost = true;
+  peer.out.clear();
+  if (!peer.left)
+    noteLocked(peer.rank, "has ended, or its connection was cut");
+  changed.notify_all();
+}
+
+//===----------------------------------------------------------------------===//
+// Failures
+//===----------------------------------------------------------------------===//
+
+void SocketMesh::noteLocked(int rank, const std::string &text) {
+  if (failure.load())
+    return;
+  std::string why = text.empty() ? "it has failed" : text.substr(0, mostText);
+  message = "rank " + std::to_string(rank) + ": " + why;
+  failure.store(true, std::memory_order_release);
+  // The others hear it from this rank too, before this one ends. Of what was
+  // to be sent, only a frame that was begun still is.
+  for (const std::unique_ptr<Peer> &peer : peers)
+    if (!peer->out.empty())
+      peer->out.erase(peer->out.begin() + (peer->sent > 0), peer->out.end());
+  pushToAll(kindFailed, rank, why);
+  changed.notify_all();
+}
+
+void SocketMesh::note(int rank, const std::string &text) {
+  std::lock_guard<std::mutex> lock(mutex);
+  noteLocked(rank, text);
+}
+
+std::string SocketMesh::error() const {
+  std::lock_guard<std::mutex> lock(mutex);
+  return message;
+}
+
+void SocketMesh::judge(int64_t now) {
+  for (const std::unique_ptr<Peer> &peer : peers)
+    if (peer->socket >= 0 && !peer->left && !peer->lost &&
+        peer->heard != 0 && now - peer->heard > silenceMs)
+      noteLocked(peer->rank,
+                 "does not answer any more: it has ended or was stopped");
+}
+
+/// All that a rank has sent before it left has arrived.
+void SocketMesh::blameForBatch(const MessageBatch &batch, int32_t number) {
+  auto waits = [&](const auto &messages) {
+    return std::any_of(messages.begin(), messages.end(), [&](const auto &one) {
+      return one.second.batch == &batch;
+    });
+  };
+  for (const std::unique_ptr<Peer> &peer : peers) {
+    bool closed = number != 0 && peer->closing == number;
+    if (!(peer->left || closed) ||
+        !(waits(peer->sends) || waits(peer->receives)))
+      continue;
+    noteLocked(peer->rank,
+               closed ? "has closed the program while others wait for it"
+                      : "has ended while others wait for it");
+  }
+}
+
+void SocketMesh::endIfUnnoticed(int64_t now) {
+  if (!failure.load())
+    return;
+  if (failedAt == 0) {
+    failedAt = now;
+    asked.store(false);
+  } else if (!asked.load() && now - failedAt > noticeMs) {
+    std::fprintf(stderr, "error: %s\n", error().c_str());
+    ::_exit(1);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Waiting
+//===----------------------------------------------------------------------===//
+
+bool SocketMesh::complete(MessageBatch &batch, int32_t number, bool maySpin) {
+  auto complete = [&] {
+    return batch.pending.load(std::memory_order_acquire) == 0;
+  };
+  // About 20 microseconds.
+  for (int i = maySpin ? 4000 : 20; i > 0; --i) {
+    if (complete())
+      return !failed();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  Lock lock(mutex);
+  while (!complete() && !failed()) {
+    blameForBatch(batch, number);
+    if (failed())
+      break;
+    changed.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return !failed();
+}
+
+void SocketMesh::setClosing(int32_t number) {
+  std::lock_guard<std::mutex> lock(mutex);
+  pushToAll(kindClosing, number);
+}
+
+void SocketMesh::leave() {
+  if (process != ::getpid())
+    return;
+  Lock lock(mutex);
+  if (failed())
+    return;
+  pushToAll(kindLeft, 0);
+  auto isDone = [](const std::unique_ptr<Peer> &peer) {
+    return peer->socket < 0 || (peer->left && (peer->lost || peer->out.empty()));
+  };
+  while (!failed() && !std::all_of(peers.begin(), peers.end(), isDone))
+    changed.wait_for(lock, std::chrono::milliseconds(100));
+}
+
+void SocketMesh::run() {
+  int64_t last = nowMs(), spoken = 0;
+  std::vector<pollfd> ready;
+  std::vector<Peer *> who;
+  while (!ended.load()) {
+    ready.assign(1, {wakeUp, POLLIN, 0});
+    who.assign(1, nullptr);
+    {
+      Lock lock(mutex);
+      for (const std::unique_ptr<Peer> &peer : peers) {
+        if (peer->socket < 0 || peer->lost)
+          continue;
+        peer->polled = !peer->out.empty();
+        short events = peer->polled ? POLLIN | POLLOUT : POLLIN;
+        ready.push_back({peer->socket, events, 0});
+        who.push_back(peer.get());
+      }
+    }
+    (void)::poll(ready.data(), ready.size(), static_cast<int>(periodMs) / 5);
+    int64_t now = nowMs();
+    bool stalled = now - last > stallMs;
+    last = now;
+    if (uint64_t times; ready[0].revents)
+      (void)!::read(wakeUp, &times, sizeof(times));
+    {
+      Lock lock(mutex);
+      for (size_t i = 1; i < ready.size(); ++i) {
+        if (ready[i].revents & (POLLIN | POLLHUP | POLLERR))
+          read(*who[i], now);
+        who[i]->polled = false;
+        flush(*who[i], turnBytes);
+      }
+      for (const std::unique_ptr<Peer> &peer : peers)
+        if (stalled && peer->heard != 0)
+          peer->heard = now;
+      if (now - spoken >= periodMs) {
+        spoken = now;
+        for (const std::unique_ptr<Peer> &peer : peers)
+          if (peer->out.empty()) {
+            push(*peer, {kindAlive, 0, {}, 0}, nullptr, nullptr);
+            flush(*peer, turnBytes);
+          }
+      }
+      judge(now);
+    }
+    endIfUnnoticed(now);
+  }
+}

@@ -1,0 +1,128 @@
+//===- SocketMesh.h - Messages over TCP -------------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Each pair of processes has a connection. A receiver says when it has memory
+/// for a message, and only then is it sent: nothing is stored that nobody has
+/// asked for, and every connection is always read. A thread of each process
+/// sends and receives, and says four times a second that the process is alive.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETMESH_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETMESH_H
+
+#include <atomic>
+#include <compare>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <string>
+#include <sys/types.h>
+#include <thread>
+#include <vector>
+
+namespace cleave::runtime {
+
+/// Names a message between two ranks, alike at both.
+struct MessageKey {
+  uint64_t group;
+  uint32_t request, round;
+
+  auto operator<=>(const MessageKey &) const = default;
+};
+
+/// Messages that are waited for together.
+struct MessageBatch {
+  std::atomic<int> pending{0};
+};
+
+class SocketMesh {
+public:
+  /// `sockets` has a connection to each other rank; it owns them.
+  SocketMesh(int rank, const std::vector<int> &sockets);
+  ~SocketMesh();
+
+  int rank() const { return own; }
+  int size() const { return static_cast<int>(count); }
+
+  /// Neither waits. The memory belongs to the mesh until the batch is complete,
+  /// and for ever after a failure.
+  void receive(int from, const MessageKey &key, char *to, size_t bytes,
+               MessageBatch &batch);
+  void send(int to, const MessageKey &key, const char *data, size_t bytes,
+            MessageBatch &batch);
+  /// Returns when all messages of the batch have come and gone; false after a
+  /// failure, which it is that a rank has left before, or has closed
+  /// communicator `number` (unless that is 0).
+  bool complete(MessageBatch &batch, int32_t number, bool maySpin);
+
+  /// Called regularly by the working thread. If it is not called soon after a
+  /// failure, that thread hangs or is busy in vain: then the process ends.
+  bool failed() {
+    asked.store(true, std::memory_order_relaxed);
+    return failure.load(std::memory_order_acquire);
+  }
+  /// "rank R: ..."; "" without a failure.
+  std::string error() const;
+  /// Ends all ranks: this one cannot continue.
+  void fail(const std::string &message) { note(own, message); }
+  /// Ends all ranks because of `rank`.
+  void note(int rank, const std::string &message);
+
+  /// Tells the others that this rank waits for them to close communicator
+  /// `number` too.
+  void setClosing(int32_t number);
+  /// This rank exchanges nothing any more. Returns when all others have left
+  /// too, or after a failure.
+  void leave();
+
+private:
+  struct Header;
+  struct Frame;
+  struct Peer;
+  using Lock = std::unique_lock<std::mutex>;
+
+  void run();
+  void push(Peer &peer, const Header &header, const char *data,
+            MessageBatch *batch);
+  void pushToAll(uint32_t kind, int32_t value, const std::string &text = "");
+  void flush(Peer &peer, size_t most);
+  void flushSoon(Peer &peer);
+  void read(Peer &peer, int64_t now);
+  void begin(Peer &peer);
+  void finish(Peer &peer);
+  void lose(Peer &peer);
+  void done(MessageBatch &batch);
+  void noteLocked(int rank, const std::string &message);
+  void judge(int64_t now);
+  void blameForBatch(const MessageBatch &batch, int32_t number);
+  void endIfUnnoticed(int64_t now);
+  void wake() const;
+
+  int own;
+  size_t count;
+  /// The process that made it; one that was forked has copies of the sockets.
+  pid_t process;
+  int wakeUp = -1;
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  /// Small memory of lists; steps that have run before take none of the system.
+  std::pmr::unsynchronized_pool_resource pool;
+  std::vector<std::unique_ptr<Peer>> peers;
+  std::string message;
+  std::atomic<bool> failure{false}, asked{false}, ended{false};
+  /// For the thread.
+  int64_t failedAt = 0;
+  std::thread thread;
+};
+
+} // namespace cleave::runtime
+
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETMESH_H
