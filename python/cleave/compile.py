@@ -137,7 +137,7 @@ def compile(
             2, "tp": 4}`; one device if None. An axis over which nothing is sharded
             causes a warning.
         ranks: where the devices of the mesh are. "processes": each is a process that
-            `mpirun` or `srun` has started with this script; their number must be that
+            `mpirun`, `torchrun` or `srun` has started with this script; their number must be that
             of the devices. All of them make the same calls with the same arguments and
             whole batches, and get the same results. "threads": all are threads of this
             process. "auto": processes if several were started, else threads.

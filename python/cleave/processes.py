@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The processes that `mpirun` or `srun` has started, as the ranks of a step."""
+"""The processes that `mpirun`, `torchrun` or `srun` has started, as the ranks of a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connect(ranks: str, axes: Mapping[str, int]):
     threads of this process.
 
     Raises:
-        ProcessError: MPI cannot be started.
+        ProcessError: The processes do not find each other.
         ValueError: `ranks` is unknown, or the launch has another number of processes than
             the mesh has devices.
     """
@@ -39,8 +39,9 @@ def connect(ranks: str, axes: Mapping[str, int]):
     if ranks == "threads" or (ranks == "auto" and count == 1):
         return None
     if count == 1:
-        raise ValueError("ranks is 'processes', and mpirun has not started several: start the "
-                         f"script with mpirun -n {math.prod(axes.values())}")
+        raise ValueError("ranks is 'processes', and nothing has started several: "
+                         f"start the script with mpirun -n {math.prod(axes.values())} or "
+                         f"torchrun --nproc-per-node {math.prod(axes.values())}")
     first = _cleave.processes() is None
     processes = _cleave.connect_processes()
     if first:
@@ -51,8 +52,9 @@ def connect(ranks: str, axes: Mapping[str, int]):
     if processes.size != devices:
         raise ValueError(
             f"the mesh has {devices} {'device' if devices == 1 else 'devices'}, but this launch "
-            f"has {processes.size} processes; start it with mpirun -n {devices}, or give "
-            "ranks=\"threads\" to let each process train by itself")
+            f"has {processes.size} processes; start it with mpirun -n {devices} or torchrun "
+            f"--nproc-per-node {devices}, or give ranks=\"threads\" to let each process train "
+            "by itself")
     return processes
 
 

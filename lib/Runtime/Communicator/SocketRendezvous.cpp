@@ -403,8 +403,8 @@ std::string Meeting::receiveAll() {
       ready.push_back({socket.get(), POLLIN, 0});
     int64_t rest = end - nowMs();
     if (rest <= 0) {
-      why = missing() + " of " + std::to_string(count) +
-            " did not come to rank 0 at " + where() + " " + within() +
+      why = missing() + " (of " + std::to_string(count) +
+            ") did not come to rank 0 at " + where() + " " + within() +
             ": start all ranks, each with its RANK, the same WORLD_SIZE and "
             "the same address; CLEAVE_TIMEOUT sets another time";
       break;

@@ -138,7 +138,8 @@ def test_no_launch():
 
     with pytest.raises(ValueError, match="ranks is 'mpi'; it must be"):
         cleave.compile(net(), tokens(), token_loss, ranks="mpi")
-    with pytest.raises(ValueError, match="start the script with mpirun -n 2"):
+    with pytest.raises(ValueError, match="start the script with mpirun -n 2 or torchrun "
+                                         "--nproc-per-node 2"):
         cleave.compile(net(), tokens(), token_loss, mesh={"dp": 2}, ranks="processes")
 
 

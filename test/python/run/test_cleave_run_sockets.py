@@ -1,0 +1,141 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""`cleave-run` started once for each rank, by hand or by torchrun: processes that TCP
+connects."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cleave.testing.tools import run_tool, tool
+from cleave.trace import trace
+from training_support import gpt2, named_tokens
+from test_cleave_run import TOOL, folder, metrics, pytestmark  # noqa: F401
+from test_cleave_run_ranks import FLAGS, TWO, files, run
+
+#: What another launch may have set.
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+             "CLEAVE_PORT", "CLEAVE_ADDRESS", "CLEAVE_TIMEOUT")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.setenv("CLEAVE_TUNING", "off")
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return str(one.getsockname()[1])
+
+
+def start(rank, size, port, *args, artifact=TWO, **more):
+    variables = {"RANK": rank, "WORLD_SIZE": size, "CLEAVE_PORT": port, **more}
+    return subprocess.Popen(
+        [TOOL, artifact, *map(str, args), "--threads", "1"], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {name: str(value) for name, value in variables.items()
+                          if value is not None})
+
+
+def end(process):
+    """Its exit code, and what it printed."""
+    text, _ = process.communicate(timeout=60)
+    return process.returncode, text
+
+
+def test_four_processes_compute_what_threads_compute(folder):
+    """Bit for bit; the first process alone writes."""
+    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=8)).mlir)
+    run_tool([tool("cleave-compile"), "gpt2.mlir", "--mesh=pp=2,dp=2", "--micro-batches=4",
+              "--recipe=zero1", "--threads=4", "-o", "gpt2.so", "--clip=1"])
+    flags = [*FLAGS, "--steps", 4, "--save-every", 4]
+    run(*flags, "--log", "threads.log", "--save-dir", "threads", "--threads", "4",
+        artifact="./gpt2.so")
+    port = free_port()
+    ranks = [start(rank, 4, port, *flags, "--log", "tcp.log", "--save-dir", "tcp",
+                   artifact="./gpt2.so") for rank in reversed(range(4))]
+    found = [end(process) for process in ranks]
+    assert all(code == 0 for code, _ in found), found
+    for a, b in zip(metrics("threads.log"), metrics("tcp.log"), strict=True):
+        for key in ("step", "loss", "grad_norm"):
+            assert a.get(key) == b.get(key), key
+    assert files(pathlib.Path("threads/step-4")) == files(pathlib.Path("tcp/step-4"))
+
+
+def test_torchrun(folder):
+    """It finds the port behind that of the launcher."""
+    flags = [*FLAGS, "--steps", 4]
+    run(*flags, "--log", "threads.log")
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         "--no-python", "--", TOOL, TWO, *map(str, flags), "--log", "tcp.log", "--threads", "1"],
+        capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    one, other = ([line["loss"] for line in metrics(name)] for name in ("threads.log", "tcp.log"))
+    assert one == other
+
+
+@pytest.mark.parametrize("how, message", [
+    (signal.SIGKILL, "rank 1: has ended, or its connection was cut"),
+    (signal.SIGSTOP, "rank 1: does not answer any more: it has ended or was stopped")])
+def test_a_rank_that_dies_ends_the_others(folder, how, message):
+    port = free_port()
+    ranks = [start(rank, 2, port, *FLAGS, "--steps", 10**8, "--log", "log") for rank in range(2)]
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (os.path.exists("log") and os.path.getsize("log")):
+        time.sleep(0.05)
+    ranks[1].send_signal(how)
+    code, text = end(ranks[0])
+    ranks[1].kill()
+    end(ranks[1])
+    assert code == 1 and text.count("error") == 1 and message in text, text
+
+
+def test_launches_that_do_not_fit(folder):
+    """One message for each, soon."""
+    flags = [*FLAGS, "--steps", 2]
+    port = free_port()
+    found = [end(process) for process in [start(0, 2, port, *flags), start(1, 3, port, *flags)]]
+    for code, text in found:
+        assert code == 1 and ("rank 1 was started with WORLD_SIZE 3, but rank 0 with 2: "
+                              "all processes need the same") in text
+    # A launch that fits, of a program that does not.
+    found = [end(process) for process in [start(rank, 3, port, *flags) for rank in range(3)]]
+    for code, text in found:
+        assert code == 1 and ("the program is for 2 devices, but this launch has 3 processes; "
+                              "start it with mpirun -n 2 or torchrun --nproc-per-node 2") in text
+    soon = {"CLEAVE_TIMEOUT": 1}
+    for variables, message in (
+            (dict(rank=0, size=2, port=port, **soon),
+             f"rank 1 (of 2) did not come to rank 0 at localhost:{port} within 1 s: start all "),
+            (dict(rank=1, size=2, port=port, **soon),
+             f"rank 0 was not found at localhost:{port} within 1 s: nothing listens at "),
+            (dict(rank=1, size=2, port=None), "nothing says where the ranks meet: set CLEAVE_PORT"),
+            (dict(rank=None, size=None, port=port), "CLEAVE_PORT is set, but not the number of"),
+            (dict(rank=2, size=2, port=port), "RANK is '2'; it must be an integer from 0 to 1"),
+            (dict(rank=0, size="x", port=port), "WORLD_SIZE is 'x'; it must be an integer"),
+            (dict(rank=0, size=2, port=0), "CLEAVE_PORT is '0'; it must be an integer"),
+            (dict(rank=0, size=2, port=port, CLEAVE_TIMEOUT="soon"), "CLEAVE_TIMEOUT is 'soon'"),
+    ):
+        own = dict(variables)
+        code, text = end(start(own.pop("rank"), own.pop("size"), own.pop("port"), *flags, **own))
+        assert code == 1 and text.count("error") == 1 and message in text, text
+
+
+def test_slurm_without_mpi(folder):
+    """The variables of a step; those of a batch script are no launch."""
+    flags = [*FLAGS, "--steps", 2]
+    port = free_port()
+    ranks = [start(None, None, port, *flags, SLURM_PROCID=rank, SLURM_STEP_NUM_TASKS=2,
+                   SLURM_NTASKS=2, SLURM_LOCALID=rank) for rank in range(2)]
+    assert [end(process)[0] for process in ranks] == [0, 0]
+    assert end(start(None, None, None, *flags, SLURM_PROCID=0, SLURM_NTASKS=2))[0] == 0
