@@ -19,7 +19,7 @@ class Reports:
 
     @property
     def rank(self) -> int:
-        """The number of this process among the ranks of a launch by `mpirun`; 0 if all
+        """The number of this process among the ranks of a launch, as by `torchrun`; 0 if all
         ranks are threads of this process."""
         return 0 if self._processes is None else self._processes.rank
 

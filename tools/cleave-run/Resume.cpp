@@ -14,6 +14,7 @@
 #include "Trainer.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Runtime/Session/Launcher.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -168,8 +169,12 @@ static std::string quoted(llvm::StringRef word) {
 
 std::string Trainer::resumeCommand(llvm::StringRef checkpoint) const {
   std::string command;
-  if (session->getLocalRanks() != session->getRanks())
-    command = "mpirun -n " + std::to_string(session->getRanks()) + " ";
+  std::string count = std::to_string(session->getRanks());
+  if (session->getLocalRanks() != session->getRanks() && startedByMpi())
+    command = "mpirun -n " + count + " ";
+  else if (session->getLocalRanks() != session->getRanks() &&
+           processesHere() == session->getRanks())
+    command = "torchrun --nproc-per-node " + count + " --no-python -- ";
   const std::vector<std::string> &words = options.words;
   for (size_t i = 0; i < words.size(); ++i) {
     llvm::StringRef name = words[i];

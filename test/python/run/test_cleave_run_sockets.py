@@ -15,6 +15,7 @@ import pytest
 
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
+from proofs import ALL
 from training_support import gpt2, named_tokens
 from test_cleave_run import TOOL, folder, metrics, pytestmark  # noqa: F401
 from test_cleave_run_ranks import FLAGS, TWO, files, run
@@ -65,12 +66,14 @@ def test_four_processes_compute_what_threads_compute(folder):
                    artifact="./gpt2.so") for rank in reversed(range(4))]
     found = [end(process) for process in ranks]
     assert all(code == 0 for code, _ in found), found
+    assert sum(text.count("saved tcp/step-4") for _, text in found) == 1
     for a, b in zip(metrics("threads.log"), metrics("tcp.log"), strict=True):
         for key in ("step", "loss", "grad_norm"):
             assert a.get(key) == b.get(key), key
     assert files(pathlib.Path("threads/step-4")) == files(pathlib.Path("tcp/step-4"))
 
 
+@pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
 def test_torchrun(folder):
     """It finds the port behind that of the launcher."""
     flags = [*FLAGS, "--steps", 4]

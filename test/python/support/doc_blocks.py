@@ -102,9 +102,11 @@ class Page:
                       text)
         # The run that is shown is longer.
         text = re.sub(r"--steps \d+", "--steps 2", text.replace("\\\n", " "))
-        text = re.sub(r"(?m)^((?:mpirun .*?)?cleave-run (?!--reference|.*--steps)\S+)",
+        text = re.sub(r"(?m)^((?:(?:mpirun|torchrun) .*?)?cleave-run (?!--reference|.*--steps)\S+)",
                       r"\1 --steps 2", text)
         text = text.replace("mpirun -n", "mpirun --oversubscribe -n").replace("| less", "> shown")
+        # At a port that is free.
+        text = text.replace("torchrun --nproc", "torchrun --standalone --nproc")
         # A compilation that is only shown still says where it writes.
         text = re.sub(r"(?m)^(cleave-compile (?!.*(-o|--emit|--explain)\b).*?)( +#.*)?$",
                       r"\1 -o out.so", text)
