@@ -65,10 +65,9 @@ PreparedRequests::compare(const std::vector<int32_t> &ranks,
     auto text = [](const One &one) {
       return describe(one.kind, one.dtype, one.elements);
     };
-    outcome.text =
-        "prepares another collective than " + first + ": " + text(all[other]) +
-        ", not " + text(all[0]) +
-        (text(all[other]) == text(all[0]) ? " of other blocks" : "");
+    outcome.text = "prepares another collective than " + first + ": " +
+                   text(all[other]) + ", not " + text(all[0]) +
+                   (text(all[other]) == text(all[0]) ? " of other blocks" : "");
     return outcome;
   }
   outcome.text = "prepares " + std::to_string(sums[other].count) +

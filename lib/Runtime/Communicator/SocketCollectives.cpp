@@ -118,8 +118,7 @@ void SocketTransfer::unpack(const char *message, int from) const {
 }
 
 /// Combines the data of all members, `count` elements each, from `from` on.
-void SocketTransfer::reduceParts(const char *from, int64_t count,
-                                 char *to) {
+void SocketTransfer::reduceParts(const char *from, int64_t count, char *to) {
   int64_t stride = 1;
   Block part(1, &count, &stride, &stride);
   for (int i = 0; i < members; ++i)

@@ -169,7 +169,8 @@ void SocketMesh::push(Peer &peer, const Header &header, const char *data,
 void SocketMesh::pushToAll(uint32_t kind, int32_t value,
                            const std::string &text) {
   Header header{kind, value, {}, text.size()};
-  auto kept = text.empty() ? nullptr : std::make_shared<const std::string>(text);
+  auto kept =
+      text.empty() ? nullptr : std::make_shared<const std::string>(text);
   for (const std::unique_ptr<Peer> &peer : peers) {
     push(*peer, header, kept ? kept->data() : nullptr, nullptr);
     if (kept && !peer->out.empty())
@@ -385,8 +386,8 @@ std::string SocketMesh::error() const {
 
 void SocketMesh::judge(int64_t now) {
   for (const std::unique_ptr<Peer> &peer : peers)
-    if (peer->socket >= 0 && !peer->left && !peer->lost &&
-        peer->heard != 0 && now - peer->heard > silenceMs)
+    if (peer->socket >= 0 && !peer->left && !peer->lost && peer->heard != 0 &&
+        now - peer->heard > silenceMs)
       noteLocked(peer->rank,
                  "does not answer any more: it has ended or was stopped");
 }
@@ -460,7 +461,8 @@ void SocketMesh::leave() {
     return;
   pushToAll(kindLeft, 0);
   auto isDone = [](const std::unique_ptr<Peer> &peer) {
-    return peer->socket < 0 || (peer->left && (peer->lost || peer->out.empty()));
+    return peer->socket < 0 ||
+           (peer->left && (peer->lost || peer->out.empty()));
   };
   while (!failed() && !std::all_of(peers.begin(), peers.end(), isDone))
     changed.wait_for(lock, std::chrono::milliseconds(100));

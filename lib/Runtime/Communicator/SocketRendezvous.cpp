@@ -419,9 +419,9 @@ std::string Meeting::receiveAll() {
       if (joined)
         why = admit(std::move(joined));
     }
-    here = 1 + static_cast<size_t>(std::count_if(
-                   sockets.begin(), sockets.end(),
-                   [](const Socket &one) { return bool(one); }));
+    here = 1 + static_cast<size_t>(
+                   std::count_if(sockets.begin(), sockets.end(),
+                                 [](const Socket &one) { return bool(one); }));
   }
   if (!why.empty()) {
     refuseAll(listener, why);
@@ -491,8 +491,8 @@ std::string Meeting::tryFirst(uint32_t host, int port) {
 }
 
 std::string Meeting::joinFirst() {
-  std::string why = listenAt(
-      htonl(launch.local ? INADDR_LOOPBACK : INADDR_ANY), ownPort, own);
+  std::string why = listenAt(htonl(launch.local ? INADDR_LOOPBACK : INADDR_ANY),
+                             ownPort, own);
   if (!why.empty())
     return "cannot listen: " + why;
   // Something that is not this launch says more than a port without anything.
@@ -549,8 +549,8 @@ std::string Meeting::meetOthers() {
       why = "it does not answer";
     }
     if (!why.empty())
-      return "rank " + std::to_string(launch.rank) + " cannot connect to rank " +
-             std::to_string(other) + ": " + why;
+      return "rank " + std::to_string(launch.rank) +
+             " cannot connect to rank " + std::to_string(other) + ": " + why;
   }
   // Those of higher ranks.
   for (int rest = launch.size - 1 - launch.rank; rest > 0;) {

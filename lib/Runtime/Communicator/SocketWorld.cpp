@@ -146,9 +146,9 @@ cleave_request *prepare(cleave_group *given, const cleave_collective *blocks,
     return nullptr;
   group->prepared.add(blocks, count, members);
   return reinterpret_cast<cleave_request *>(new Request{
-      group, SocketTransfer(blocks, count, group->ranks, group->member,
-                            group->key, group->made++, me.mesh, me.team,
-                            me.staging)});
+      group,
+      SocketTransfer(blocks, count, group->ranks, group->member, group->key,
+                     group->made++, me.mesh, me.team, me.staging)});
 }
 
 int start(cleave_request *given) {

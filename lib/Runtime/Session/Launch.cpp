@@ -68,9 +68,8 @@ static int numberOf(std::initializer_list<const char *> names, int least,
 
 int cleave::runtime::processesInAll() {
   if (startedByMpi())
-    return numberOf({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                     "SLURM_STEP_NUM_TASKS"},
-                    0, 0);
+    return numberOf(
+        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 0, 0);
   auto found = rankAndSize();
   return found ? std::max(0, std::atoi(found->second)) : 0;
 }
@@ -101,9 +100,9 @@ int cleave::runtime::processesHere() {
 
 int cleave::runtime::numberHere() {
   if (startedByMpi())
-    return numberOf({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                     "SLURM_LOCALID"},
-                    0, 0);
+    return numberOf(
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0,
+        0);
   auto found = rankAndSize();
   int rank = found ? std::max(0, std::atoi(found->first)) : 0;
   return numberOf({"LOCAL_RANK", "SLURM_LOCALID"}, 0,
@@ -181,9 +180,9 @@ static llvm::Expected<SocketLaunch> launchByVariables() {
           readInteger(torch ? "WORLD_SIZE" : "the number of Slurm's tasks",
                       found->second, 1, 1 << 16, launch.size))
     return error;
-  if (llvm::Error error = readInteger(torch ? "RANK" : "SLURM_PROCID",
-                                      found->first, 0, launch.size - 1,
-                                      launch.rank))
+  if (llvm::Error error =
+          readInteger(torch ? "RANK" : "SLURM_PROCID", found->first, 0,
+                      launch.size - 1, launch.rank))
     return error;
   if (const char *time = std::getenv("CLEAVE_TIMEOUT"))
     if (llvm::Error error = readInteger("CLEAVE_TIMEOUT", time, 1, 1 << 20,
@@ -191,8 +190,7 @@ static llvm::Expected<SocketLaunch> launchByVariables() {
       return error;
   launch.host = firstHost();
   launch.processesHere = processesHere();
-  launch.local =
-      launch.processesHere == launch.size || isHere(launch.host);
+  launch.local = launch.processesHere == launch.size || isHere(launch.host);
   if (const char *port = std::getenv("CLEAVE_PORT")) {
     if (llvm::Error error =
             readInteger("CLEAVE_PORT", port, 1, 65535, launch.port))
@@ -216,9 +214,9 @@ static llvm::Expected<SocketLaunch> launchByVariables() {
   }
   // Launches whose ports are neighbours, or that a launcher starts again.
   std::string name;
-  for (const char *variable : {"MASTER_PORT", "TORCHELASTIC_RUN_ID",
-                               "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
-                               "SLURM_STEP_ID"})
+  for (const char *variable :
+       {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+        "SLURM_JOB_ID", "SLURM_STEP_ID"})
     if (const char *text = std::getenv(variable))
       name += (llvm::Twine(variable) + "=" + text + ";").str();
   launch.key = llvm::xxh3_64bits(name);

@@ -13,12 +13,11 @@ import time
 
 import pytest
 
-from cleave.testing.tools import run_tool, tool
-from cleave.trace import trace
 from proofs import ALL
-from training_support import gpt2, named_tokens
 from test_cleave_run import TOOL, folder, metrics, pytestmark  # noqa: F401
 from test_cleave_run_ranks import FLAGS, TWO, files, run
+
+FOUR = TWO.with_name("bigram4.so")
 
 #: What another launch may have set.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
@@ -55,15 +54,12 @@ def end(process):
 
 def test_four_processes_compute_what_threads_compute(folder):
     """Bit for bit; the first process alone writes."""
-    pathlib.Path("gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=8)).mlir)
-    run_tool([tool("cleave-compile"), "gpt2.mlir", "--mesh=pp=2,dp=2", "--micro-batches=4",
-              "--recipe=zero1", "--threads=4", "-o", "gpt2.so", "--clip=1"])
     flags = [*FLAGS, "--steps", 4, "--save-every", 4]
     run(*flags, "--log", "threads.log", "--save-dir", "threads", "--threads", "4",
-        artifact="./gpt2.so")
+        artifact=FOUR)
     port = free_port()
     ranks = [start(rank, 4, port, *flags, "--log", "tcp.log", "--save-dir", "tcp",
-                   artifact="./gpt2.so") for rank in reversed(range(4))]
+                   artifact=FOUR) for rank in reversed(range(4))]
     found = [end(process) for process in ranks]
     assert all(code == 0 for code, _ in found), found
     assert sum(text.count("saved tcp/step-4") for _, text in found) == 1

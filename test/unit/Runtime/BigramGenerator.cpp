@@ -10,6 +10,7 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 /// Prints the C++ source of the symbols that an artifact exports, for as many
@@ -17,6 +18,8 @@
 int main(int argc, char **argv) {
   cleave::test::BigramShape shape;
   shape.devices = argc > 1 ? std::atoi(argv[1]) : 0;
+  // A sample of each micro-batch for each device.
+  shape.batch = std::max(shape.batch, 2 * shape.devices);
   std::string text = cleave::runtime::toJSON(cleave::test::makeBigram(shape));
   llvm::outs() << "#include <cstdint>\n"
                   "extern \"C\" {\n"
