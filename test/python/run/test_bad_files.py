@@ -325,7 +325,7 @@ def test_kernels_and_what_the_program_gives_them(model, folder):
         refused(lambda kernels: fewer(kernels[number]),
                 r"takes (\d+) arguments, but the program gives \d+$")
         refused(lambda kernels: more(kernels[number]), "arguments, but the program gives")
-        refused(lambda kernels: kernels[number].update(args=[]), "but the program gives 0")
+        refused(lambda kernels: kernels[number].update(args=[], inputs=0), "but the program gives 0")
     all_kernels = kernels_of(json.loads(program_of(model / "g.so")))
     two = [i for i, kernel in enumerate(all_kernels) if kernel.get("finish")]
     assert two

@@ -62,7 +62,7 @@ def step():
     (dict(loss_fn=None, inputs=dict(x=X, y=Y)), TraceError,
      r"forward takes 1 input \(x\), not y; pass loss_fn"),
     (dict(loss_fn=None, inputs=((X,), (Y,))), TraceError, "has targets, which no loss_fn takes"),
-    (dict(target="gpu"), ValueError, "unknown target 'gpu'; the only target is 'cpu'"),
+    (dict(target="gpu"), ValueError, "unknown target 'gpu'; it is 'cpu' or 'cuda'"),
     (dict(optimizer="adamw"), TypeError, r"builtins.str; .*cleave.AdamW\(...\)"),
     (dict(optimizer=cleave.AdamW), TypeError, "must be one of cleave's, as cleave.AdamW"),
     (dict(optimizer=torch.optim.SGD([torch.ones(1)])), TypeError, "torch.optim.*must be one of cleave's"),

@@ -7,8 +7,10 @@ import ctypes
 import dataclasses
 import functools
 import glob
+import json
 import os
 import re
+import subprocess
 import sys
 
 
@@ -59,7 +61,16 @@ OPTIONS = ["--std=c++17", "--fmad=false", "--device-int128", "-default-device"]
 
 
 def compile_text(text, architecture, *options):
-    """Returns the PTX and the log of ptxas, or raises a RuntimeError with the messages."""
+    """Returns the PTX and the log of ptxas, or raises a RuntimeError with the messages. In a process
+    of its own: among the libraries of tests NVRTC has crashed."""
+    result = subprocess.run([sys.executable, __file__], capture_output=True, text=True,
+                            input=json.dumps([text, architecture, *options]))
+    if result.returncode:
+        raise RuntimeError(result.stderr)
+    return json.loads(result.stdout)
+
+
+def compile_here(text, architecture, *options):
     nvrtc, program = library(), ctypes.c_void_p()
     words = [f"--gpu-architecture={architecture}", *OPTIONS, *options,
              *(f"--include-path={folder}" for folder in include_folders())]
@@ -118,3 +129,7 @@ def accesses(body):
         width = int(count or 1) * int(bits) // 8
         found[kind][width] = found[kind].get(width, 0) + 1
     return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(compile_here(*json.load(sys.stdin))))
