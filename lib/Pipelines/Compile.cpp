@@ -8,6 +8,7 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
 #include "cleave/Runtime/CUDA/ExchangePlan.h"
@@ -228,6 +229,9 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
   }
   llvm::json::Object facts = report(module, options);
   addOutside(*facts.getObject("plan"), *programs);
+  if (!options.predict.empty() && !programs->empty())
+    facts["prediction"] =
+        predictStep(module, programs->front(), options.predict);
   return CompiledProgram{std::move(*programs), {}, std::move(facts)};
 }
 

@@ -10,6 +10,7 @@
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Generators/Generators.h"
@@ -298,6 +299,11 @@ std::string cleave::checkFlags(const Flags &flags) {
            flags.explain + "'";
   if (!flags.emit.empty() && !flags.explain.empty())
     return "--explain is of an artifact: it excludes --emit";
+  if (!flags.predict.empty() && flags.targetName != "cuda")
+    return "--predict is of --target cuda";
+  if (!flags.predict.empty() &&
+      !llvm::is_contained(predictedDevices(), StringRef(flags.predict)))
+    return "--predict is h200, h100 or a100, not '" + flags.predict + "'";
   if (flags.planOnly && (!flags.output.empty() || !flags.emit.empty()))
     return "--plan-only generates no code: it excludes -o and --emit";
   if (flags.emit.empty() && flags.output.empty() && flags.reportFile.empty() &&
@@ -391,6 +397,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
                         << 10;
   options.target = flags.targetName;
   options.architecture = flags.architecture;
+  options.predict = flags.predict;
   options.cpu = flags.cpu;
   options.vectorBits = flags.vectorBits;
   return options;

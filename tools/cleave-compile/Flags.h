@@ -97,6 +97,11 @@ struct Flags {
       "plan-only", cl::cat(general),
       cl::desc("Plan the step and report (--report, --explain; by default "
                "--explain=memory), but generate no code. Needs no weights")};
+  cl::opt<std::string> predict{
+      "predict", cl::cat(general), cl::value_desc("h200|h100|a100"),
+      cl::desc("With --target cuda: print an estimate of a step on one such "
+               "GPU, of its commands and of stated rates; nothing is run. "
+               "--report has the same as JSON")};
   cl::opt<std::string> fit{
       "fit", cl::cat(general), cl::value_desc("micro-batch|devices"),
       cl::desc(

@@ -13,6 +13,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Fit.h"
 #include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/FileIO.h"
@@ -352,6 +353,10 @@ int main(int argc, char **argv) {
           for (const std::string &line :
                explainReport(compiled->report, *detail))
             os << line << "\n";
+          if (const llvm::json::Object *prediction =
+                  compiled->report.getObject("prediction"))
+            for (const std::string &line : predictionText(*prediction))
+              os << line << "\n";
         }))
       return status;
   return writeReport(flags.reportFile, std::move(compiled->report));

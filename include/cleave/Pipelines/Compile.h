@@ -54,6 +54,8 @@ struct CompileOptions {
   runtime::LossScaling lossScaling;
   /// Up to so many bytes of reductions and gathers are exchanged together.
   int64_t bucketBytes = int64_t(1) << 20;
+  /// The GPU that a step is predicted for (see PredictStep.h); none if empty.
+  std::string predict;
   /// Whether the module is verified after each pass.
   bool verifyPasses = true;
 };

@@ -1,0 +1,295 @@
+//===- PredictStep.cpp - An estimate of a step on a GPU -------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/PredictStep.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::runtime;
+namespace json = llvm::json;
+
+//===----------------------------------------------------------------------===//
+// Rates
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Peak rates of a device in operations and bytes per second, as NVIDIA states
+/// them: data sheets "H200 Tensor Core GPU" (SXM), "H100 Tensor Core GPU" (SXM)
+/// and "A100 80GB" (SXM). Rates of tensor cores are those without sparsity.
+struct DeviceRates {
+  StringRef name;
+  double tensor16, tensor8, float32, memory;
+};
+
+constexpr DeviceRates devices[] = {
+    {"h200", 989e12, 1979e12, 67e12, 4.8e12},
+    {"h100", 989e12, 1979e12, 67e12, 3.35e12},
+    {"a100", 312e12, 312e12, 19.5e12, 2.039e12},
+};
+
+/// What of the peak is reached; assumed, not measured. Large products reach
+/// three quarters in published measurements of cuBLASLt, streams over memory
+/// nine tenths; the kernels of attention, whose tiles are loaded without
+/// asynchronous copies, are given less.
+constexpr double productShare = 0.75, memoryShare = 0.9, attentionShare = 0.35;
+/// What one launch takes in a graph when nothing else does, in seconds.
+constexpr double launchSeconds = 2e-6;
+
+/// The sums of the commands of one kind.
+struct Sums {
+  int64_t commands = 0, launches = 0;
+  double operations = 0, bytes = 0, seconds = 0;
+};
+
+} // namespace
+
+ArrayRef<StringRef> cleave::predictedDevices() {
+  static const StringRef names[] = {"h200", "h100", "a100"};
+  return names;
+}
+
+//===----------------------------------------------------------------------===//
+// Bytes of commands
+//===----------------------------------------------------------------------===//
+
+/// What a generated kernel reads and writes: operands and results once (of one
+/// that is read at indices, at most an element for each of the space), partial
+/// sums twice, and rows that do not stay in registers once more.
+static double kernelBytes(exec::KernelOp kernel) {
+  // A thread has up to 16 pieces of a row in registers; blocks have up to 512
+  // threads.
+  int64_t longest = 16 * 512 * static_cast<int64_t>(kernel.getVector());
+  int64_t space = kernel.getRows() * kernel.getCols();
+  double bytes = kernel.isTwoStage() ? 2.0 * kernel.getScratchBytes() : 0;
+  for (BlockArgument arg : kernel.getBody().getArguments()) {
+    auto type = cast<RankedTensorType>(arg.getType());
+    int64_t elements = type.getNumElements();
+    bool indexed = false, whole = false;
+    llvm::SmallPtrSet<Operation *, 4> passes;
+    for (Operation *user : arg.getUsers()) {
+      auto load = dyn_cast<exec::LoadOp>(user);
+      bool atIndex = load && !load.getIndices().empty();
+      indexed |= atIndex;
+      whole |= !atIndex;
+      if (load && !atIndex && load.getMap().isFunctionOfDim(1))
+        if (auto pass = dyn_cast<exec::PassOp>(user->getParentOp()))
+          passes.insert(pass);
+    }
+    if (indexed && !whole)
+      elements = std::min(elements, space);
+    double own = static_cast<double>(elements) *
+                 elementBytes(type.getElementType());
+    bool again = passes.size() > 1 &&
+                 static_cast<int64_t>(kernel.getCols()) > longest;
+    bytes += again ? 2 * own : own;
+  }
+  return bytes;
+}
+
+static double productBytes(const ContractCommand &c) {
+  double in = static_cast<double>(c.m) * c.k + static_cast<double>(c.k) * c.n;
+  double out = static_cast<double>(c.m) * c.n * (c.beta != 0 ? 2 : 1);
+  return static_cast<double>(c.batch) *
+         (in * byteSize(c.type) + out * byteSize(DType::F32));
+}
+
+static double attentionBytes(const AttentionCommand &a, bool backward) {
+  double heads = static_cast<double>(a.batch) * a.heads,
+         shared = static_cast<double>(a.batch) * a.kvHeads;
+  double q = heads * a.queries * a.headSize, o = heads * a.queries * a.valueSize;
+  double kv = shared * a.keys * (a.headSize + a.valueSize);
+  int64_t in = byteSize(a.type), out = byteSize(a.resultType);
+  return backward ? (q + kv + 2 * o) * in + (q + kv) * out
+                  : (q + kv) * in + o * out;
+}
+
+static double copyBytes(const CopyCommand &copy) {
+  double elements = static_cast<double>(copy.elementBytes);
+  for (int64_t size : copy.sizes)
+    elements *= static_cast<double>(size);
+  return 2 * elements;
+}
+
+//===----------------------------------------------------------------------===//
+// The step
+//===----------------------------------------------------------------------===//
+
+static int64_t launchesOf(const Command &command) {
+  if (command.kind == CommandKind::Kernel)
+    return command.kernel.finish.empty() ? 1 : 2;
+  if (command.kind == CommandKind::Contract)
+    return 1;
+  auto at = [](const Ref &) { return uint64_t(1) << 20; };
+  auto launches = cuda::planLaunches(command, {at});
+  if (launches)
+    return static_cast<int64_t>(launches->size());
+  llvm::consumeError(launches.takeError());
+  return 0;
+}
+
+json::Object cleave::predictStep(ModuleOp module, const Program &program,
+                                 StringRef device) {
+  const DeviceRates *rates =
+      llvm::find_if(devices, [&](auto &d) { return d.name == device; });
+  llvm::StringMap<exec::KernelOp> kernels;
+  for (auto kernel : module.getOps<exec::KernelOp>())
+    kernels[kernel.getFunctionName()] = kernel;
+  double memory = rates->memory * memoryShare;
+  llvm::MapVector<StringRef, Sums> kinds;
+  auto add = [&](const Command &command, StringRef kind, double operations,
+                 double rate, double bytes) {
+    int64_t launches = launchesOf(command);
+    Sums &sums = kinds[kind];
+    sums.commands += 1;
+    sums.launches += launches;
+    sums.operations += operations;
+    sums.bytes += bytes;
+    sums.seconds += std::max(launches * launchSeconds,
+                             std::max(operations / rate, bytes / memory));
+  };
+  auto addCommand = [&](const Command &c) {
+    double operations = static_cast<double>(c.flops);
+    switch (c.kind) {
+    case CommandKind::Kernel: {
+      auto kernel = kernels.find(c.kernel.symbol);
+      if (kernel == kernels.end())
+        return;
+      constexpr StringRef names[] = {"kernels over elements", "kernels over rows",
+                                     "kernels that sum over rows",
+                                     "kernels that gather"};
+      add(c, names[static_cast<size_t>(kernel->second.getSkeleton())], 0,
+          rates->float32, kernelBytes(kernel->second));
+      return;
+    }
+    case CommandKind::Contract: {
+      int64_t size = byteSize(c.contract.type);
+      double peak = size == 4   ? rates->float32
+                    : size == 2 ? rates->tensor16
+                                : rates->tensor8;
+      add(c,
+          size == 4   ? "products of f32"
+          : size == 2 ? "products of 16 bits"
+                      : "products of 8 bits",
+          operations, peak * productShare, productBytes(c.contract));
+      return;
+    }
+    case CommandKind::AttentionForward:
+    case CommandKind::AttentionBackward: {
+      bool narrow = byteSize(c.attention.type) == 2;
+      add(c, narrow ? "attention of 16 bits" : "attention of f32", operations,
+          (narrow ? rates->tensor16 : rates->float32) * attentionShare,
+          attentionBytes(c.attention,
+                         c.kind == CommandKind::AttentionBackward));
+      return;
+    }
+    case CommandKind::ScatterAdd:
+      // Rows are read, and those of the result read and written.
+      add(c, "sums of rows at indices", 0, rates->float32,
+          12.0 * static_cast<double>(c.scatterAdd.count) *
+              static_cast<double>(c.scatterAdd.columns));
+      return;
+    case CommandKind::Copy:
+      add(c, "copies", 0, rates->float32, copyBytes(c.copy));
+      return;
+    case CommandKind::Fill:
+      add(c, "copies", 0, rates->float32, static_cast<double>(c.fill.bytes));
+      return;
+    case CommandKind::Check:
+      add(c, "checks", 0, rates->float32, 0);
+      return;
+    default:
+      return;
+    }
+  };
+  auto entry = program.entries.find("train");
+  if (entry == program.entries.end())
+    entry = program.entries.begin();
+  int64_t tokens = 0;
+  if (entry != program.entries.end()) {
+    for (const Action &action : entry->second.actions)
+      if (const Part &part = program.parts[action.part]; !part.whenStopped)
+        for (const Command &command : part.commands)
+          addCommand(command);
+    for (int32_t input : entry->second.inputs) {
+      int64_t count = 1;
+      for (int64_t size : program.tensors[input].shape)
+        count *= size;
+      tokens = tokens ? std::min(tokens, count) : count;
+    }
+  }
+
+  Sums all;
+  double outside = 0;
+  json::Array rows;
+  for (auto &[kind, sums] : kinds) {
+    all.launches += sums.launches;
+    all.seconds += sums.seconds;
+    if (!kind.starts_with("products") && !kind.starts_with("attention"))
+      outside += sums.bytes;
+    rows.push_back(json::Object{{"kind", kind},
+                                {"commands", sums.commands},
+                                {"launches", sums.launches},
+                                {"operations", sums.operations},
+                                {"bytes", sums.bytes},
+                                {"seconds", sums.seconds}});
+  }
+  return json::Object{
+      {"device", device},
+      {"estimate", true},
+      {"rates", json::Object{{"products_16", rates->tensor16 * productShare},
+                             {"products_8", rates->tensor8 * productShare},
+                             {"products_f32", rates->float32 * productShare},
+                             {"attention_16", rates->tensor16 * attentionShare},
+                             {"attention_f32", rates->float32 * attentionShare},
+                             {"memory_bytes", memory},
+                             {"launch_seconds", launchSeconds}}},
+      {"tokens", tokens},
+      {"launches", all.launches},
+      {"seconds", all.seconds},
+      {"bytes_outside", outside},
+      {"kinds", std::move(rows)}};
+}
+
+std::vector<std::string>
+cleave::predictionText(const json::Object &prediction) {
+  std::vector<std::string> lines;
+  double seconds = prediction.getNumber("seconds").value_or(0);
+  int64_t tokens = prediction.getInteger("tokens").value_or(0);
+  lines.push_back(llvm::formatv(
+      "estimate for one {0} (nothing was run): {1:F1} ms a step, {2} tokens/s, "
+      "{3} launches",
+      prediction.getString("device").value_or(""), seconds * 1e3,
+      seconds > 0 ? std::llround(tokens / seconds) : 0,
+      prediction.getInteger("launches").value_or(0)));
+  if (const json::Array *kinds = prediction.getArray("kinds"))
+    for (const json::Value &value : *kinds) {
+      const json::Object &kind = *value.getAsObject();
+      double own = kind.getNumber("seconds").value_or(0);
+      lines.push_back(llvm::formatv(
+          "  {0,-28} {1,8:F2} ms {2,5:F1} %  {3,5} launches {4,9:F1} GFLOP "
+          "{5,9:F1} MB",
+          kind.getString("kind").value_or(""), own * 1e3,
+          seconds > 0 ? 100 * own / seconds : 0.0,
+          kind.getInteger("launches").value_or(0),
+          kind.getNumber("operations").value_or(0) / 1e9,
+          kind.getNumber("bytes").value_or(0) / 1e6));
+    }
+  if (tokens > 0)
+    lines.push_back(llvm::formatv(
+        "  outside of products and attention, {0:F1} kB a token are moved "
+        "(estimate)",
+        prediction.getNumber("bytes_outside").value_or(0) /
+            static_cast<double>(tokens) / 1e3));
+  return lines;
+}
