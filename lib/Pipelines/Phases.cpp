@@ -166,6 +166,9 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(graph::createDeriveEvaluate(evaluate));
   graph::ChunkLossOptions chunk;
   chunk.maxChunkBytes = chunkBytes(options);
+  // The caches of a processor decide where rows end; on a GPU only bytes do.
+  if (options.processors > 0)
+    chunk.maxChunkRows = int64_t(1) << 20;
   passes.addPass(graph::createChunkLoss(chunk));
   // Of all entries alike, so that evaluation sees the values of training.
   if (options.precision != "f32") {
@@ -210,6 +213,8 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     head.microBatches = placedMicroBatches(options);
     head.grains = options.grains;
     head.maxChunkBytes = chunkBytes(options);
+    if (options.processors > 0)
+      head.maxChunkRows = int64_t(1) << 20;
     passes.addPass(spmd::createDecomposeHead(head));
     spmd::ApplyRecipesOptions recipes;
     recipes.mesh = options.mesh;

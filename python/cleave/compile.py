@@ -42,7 +42,7 @@ def compile(
     ranks_per_device: int = 1,
     seed: int = 0,
     threads: int | None = None,
-    max_logits_bytes: int = 100 << 20,
+    max_logits_bytes: int | None = None,
     bucket_bytes: int = 1 << 20,
     mesh: Mapping[str, int] | None = None,
     ranks: str = "auto",
@@ -130,7 +130,7 @@ def compile(
         threads: the number of threads of a step, in each process; the cores of this
             process if None.
         max_logits_bytes: the largest chunk of the logits in memory at once, in
-            bytes.
+            bytes; None: 100 MiB, and on a GPU, which does little in a small one, 1 GiB.
         bucket_bytes: reductions and gathers of one kind among the same ranks are
             merged into exchanges of up to this many bytes; 0: never merged.
         mesh: the devices as named axes, major to minor, with their sizes: `{"dp":
@@ -355,6 +355,8 @@ def compile(
         raise ValueError(
             f"batch_statistics is {batch_statistics!r}; it must be 'batch', 'micro-batch' or 'rank'"
         )
+    if max_logits_bytes is None:
+        max_logits_bytes = 1 << 30 if target == "cuda" else 100 << 20
     max_logits_bytes = whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = whole("bucket_bytes", bucket_bytes, 0)
     seed = whole("seed", seed, -(2**63))

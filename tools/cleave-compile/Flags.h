@@ -383,7 +383,8 @@ struct Flags {
           "has this prefix. After the last layer by default")};
   cl::opt<int64_t> maxLogitsMib{
       "max-logits-mib", cl::init(100), cl::cat(training),
-      cl::desc("The largest chunk of the logits in memory at once, in MiB")};
+      cl::desc("The largest chunk of the logits in memory at once, in MiB; "
+               "1024 by default with --target cuda")};
   cl::opt<int64_t> bucketKib{
       "bucket-kib", cl::init(1024), cl::cat(training),
       cl::desc(
