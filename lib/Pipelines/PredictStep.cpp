@@ -88,10 +88,10 @@ static double kernelBytes(exec::KernelOp kernel) {
     }
     if (indexed && !whole)
       elements = std::min(elements, space);
-    double own = static_cast<double>(elements) *
-                 elementBytes(type.getElementType());
-    bool again = passes.size() > 1 &&
-                 static_cast<int64_t>(kernel.getCols()) > longest;
+    double own =
+        static_cast<double>(elements) * elementBytes(type.getElementType());
+    bool again =
+        passes.size() > 1 && static_cast<int64_t>(kernel.getCols()) > longest;
     bytes += again ? 2 * own : own;
   }
   return bytes;
@@ -107,7 +107,8 @@ static double productBytes(const ContractCommand &c) {
 static double attentionBytes(const AttentionCommand &a, bool backward) {
   double heads = static_cast<double>(a.batch) * a.heads,
          shared = static_cast<double>(a.batch) * a.kvHeads;
-  double q = heads * a.queries * a.headSize, o = heads * a.queries * a.valueSize;
+  double q = heads * a.queries * a.headSize,
+         o = heads * a.queries * a.valueSize;
   double kv = shared * a.keys * (a.headSize + a.valueSize);
   int64_t in = byteSize(a.type), out = byteSize(a.resultType);
   return backward ? (q + kv + 2 * o) * in + (q + kv) * out
@@ -165,9 +166,9 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
       auto kernel = kernels.find(c.kernel.symbol);
       if (kernel == kernels.end())
         return;
-      constexpr StringRef names[] = {"kernels over elements", "kernels over rows",
-                                     "kernels that sum over rows",
-                                     "kernels that gather"};
+      constexpr StringRef names[] = {
+          "kernels over elements", "kernels over rows",
+          "kernels that sum over rows", "kernels that gather"};
       add(c, names[static_cast<size_t>(kernel->second.getSkeleton())], 0,
           rates->float32, kernelBytes(kernel->second));
       return;

@@ -388,16 +388,16 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   // A limit above the memory of any machine means no limit.
   // Each chunk reads and writes the gradient of the head's weight: a GPU would
   // do little else.
-  int64_t logitsMib = flags.targetName == "cuda" &&
-                              !flags.maxLogitsMib.getNumOccurrences()
-                          ? 1024
-                          : int64_t(flags.maxLogitsMib);
-  options.phases.maxLogitsBytes =
-      std::min<int64_t>(logitsMib, int64_t(1) << 40) << 20;
+  int64_t logitsMib =
+      flags.targetName == "cuda" && !flags.maxLogitsMib.getNumOccurrences()
+          ? 1024
+          : int64_t(flags.maxLogitsMib);
+  options.phases.maxLogitsBytes = std::min<int64_t>(logitsMib, int64_t(1) << 40)
+                                  << 20;
   // Scratch memory of a GPU does not depend on threads of the host.
   options.phases.threads =
       flags.deterministic || flags.targetName == "cuda" ? 1
-      : flags.threads ? flags.threads
+      : flags.threads                                   ? flags.threads
                       : std::max(1u, std::thread::hardware_concurrency());
   options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
                         << 10;

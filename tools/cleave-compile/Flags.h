@@ -182,7 +182,8 @@ struct Flags {
       "precision-policy", cl::cat(training), cl::value_desc("file|text"),
       cl::desc("With --precision bf16, fp16 or fp8, ops that are computed "
                "otherwise: pattern=f32 or pattern=16bit, with commas between, "
-               "or a file with such lines. A pattern is of names of ops (softmax), of "
+               "or a file with such lines. A pattern is of names of ops "
+               "(softmax), of "
                "parameters that an op reads and their modules "
                "(layers.*.gate), or of places in the source (model.py:12); of "
                "several that match, the last one counts")};

@@ -141,9 +141,10 @@ cleave::runtime::openCudaLibrary(llvm::StringRef name,
       return handle;
   if (void *handle = open(name))
     return handle;
-  return makeError(purpose + " needs " + name + ", which cannot be opened: " +
-                   why + "; $CLEAVE_CUDA_LIBRARIES names the folders of "
-                         "NVIDIA's libraries");
+  return makeError(purpose + " needs " + name +
+                   ", which cannot be opened: " + why +
+                   "; $CLEAVE_CUDA_LIBRARIES names the folders of "
+                   "NVIDIA's libraries");
 }
 
 void *cleave::runtime::findFunction(void *library, const char *name) {

@@ -32,7 +32,9 @@ static std::set<std::string> symbolsOf(ArrayRef<cleave::runtime::Program> all) {
     for (const cleave::runtime::Part &part : program.parts)
       for (const cleave::runtime::Command &command : part.commands) {
         // Where buffers begin decides the widths of copies: any is allowed for.
-        auto at = [](const cleave::runtime::Ref &) { return uint64_t(1) << 20; };
+        auto at = [](const cleave::runtime::Ref &) {
+          return uint64_t(1) << 20;
+        };
         if (command.kind == cleave::runtime::CommandKind::Collective) {
           const cleave::runtime::CollectiveCommand &c = command.collective;
           // Only the root of a reduction unpacks.

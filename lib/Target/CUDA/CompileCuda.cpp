@@ -138,8 +138,8 @@ llvm::Expected<std::string> cleave::compileCuda(StringRef text,
   if (int code = nvrtc->create(&program, text.str().c_str(), "kernels.cu", 0,
                                nullptr, nullptr))
     return failed(code);
-  if (int code =
-          nvrtc->compile(program, static_cast<int>(words.size()), words.data())) {
+  if (int code = nvrtc->compile(program, static_cast<int>(words.size()),
+                                words.data())) {
     size_t size = 0;
     std::string log;
     if (nvrtc->logSize(program, &size) == 0 && size > 1) {

@@ -102,9 +102,7 @@ private:
   std::string combine(exec::Reduction kind, mlir::Type type,
                       const std::string &a, const std::string &b);
   /// This thread's current element of a row in registers.
-  std::string element() const {
-    return vector == 1 ? "[k][0]" : "[k][j]";
-  }
+  std::string element() const { return vector == 1 ? "[k][0]" : "[k][j]"; }
   std::string name(mlir::Value value);
   void define(mlir::Value value, const std::string &text);
 

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelPrinter.h"
-#include "cleave/Target/CUDA/PrintCuda.h"
 #include "cleave/Dialect/Exec/IR/OrderedReduce.h"
+#include "cleave/Target/CUDA/PrintCuda.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/TypeUtilities.h"
@@ -169,8 +169,7 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   // multiprocessor has; kernels over rows use about a hundred.
   if (!flat)
     os << ", " << std::max<int64_t>(1, 480 / threads);
-  os << ")\n"
-     << symbol << "(";
+  os << ")\n" << symbol << "(";
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {
     unsigned i = arg.getArgNumber();
@@ -209,8 +208,8 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
       os << "#pragma unroll 4\n";
     os << "for (int k = 0; k < " << pieces << "; ++k) {\n";
     os.indent();
-    os << "[[maybe_unused]] const int c = (k * " << threads << " + int(threadIdx.x))" << step
-       << ";\n";
+    os << "[[maybe_unused]] const int c = (k * " << threads
+       << " + int(threadIdx.x))" << step << ";\n";
   }
   if (!whole) {
     os << "if (c < " << (ragged ? "columns" : std::to_string(cols)) << ") {\n";
@@ -304,9 +303,8 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
     os << "}\n";
   }
   for (Write &write : writes)
-    os << "storeVector<" << write.bytes << ">("
-       << name(write.store.getMemory()) << " + "
-       << offset(write.store.getMap(), {}, "c") << ", " << write.lanes
+    os << "storeVector<" << write.bytes << ">(" << name(write.store.getMemory())
+       << " + " << offset(write.store.getMap(), {}, "c") << ", " << write.lanes
        << ");\n";
   inPass = false;
   return result;
@@ -314,7 +312,9 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
 
 /// The function of a reduction.
 static const char *nameOf(Reduction kind) {
-  return kind == Reduction::Sum ? "Sum" : kind == Reduction::Max ? "Max" : "Min";
+  return kind == Reduction::Sum   ? "Sum"
+         : kind == Reduction::Max ? "Max"
+                                  : "Min";
 }
 
 /// Reductions of the threads are combined for the row; those of one kind and
@@ -329,12 +329,13 @@ void KernelPrinter::printPassResults(PassOp pass) {
     auto [kind, type] = key;
     std::string id = "v" + std::to_string(counter++);
     os << typeName(type) << " " << id << "[" << numbers.size() << "] = {"
-       << llvm::join(llvm::map_range(
-                         numbers,
-                         [&](unsigned i) { return name(yield.getValues()[i]); }),
+       << llvm::join(llvm::map_range(numbers,
+                                     [&](unsigned i) {
+                                       return name(yield.getValues()[i]);
+                                     }),
                      ", ")
-       << "};\nreduceAll<" << threads << ">(" << id << ", "
-       << nameOf(kind) << "());\n";
+       << "};\nreduceAll<" << threads << ">(" << id << ", " << nameOf(kind)
+       << "());\n";
     for (auto [at, i] : llvm::enumerate(numbers))
       names[pass.getResult(i)] = id + "[" + std::to_string(at) + "]";
   }
@@ -402,12 +403,12 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
   if (!load || !isa<BlockArgument>(load.getMemory()) ||
       findHeld(load.getMemory(), load.getMap(), load.getIndices()))
     return false;
-  bool sums = llvm::any_of(
-      kernel.getBody().front().getOps<PassOp>(), [&](PassOp other) {
-        auto [elements, below] = exponentialSum(other);
-        return elements && readsSame(elements, load) &&
-               below == pass.getResult(0);
-      });
+  bool sums = llvm::any_of(kernel.getBody().front().getOps<PassOp>(),
+                           [&](PassOp other) {
+                             auto [elements, below] = exponentialSum(other);
+                             return elements && readsSame(elements, load) &&
+                                    below == pass.getResult(0);
+                           });
   if (!sums)
     return false;
   std::string most = "r" + std::to_string(counter++);

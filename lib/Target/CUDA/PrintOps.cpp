@@ -215,7 +215,8 @@ KernelPrinter::Held *KernelPrinter::beginsHeld(Operation *op) {
   if (load && load.getWhere())
     return nullptr;
   auto store = dyn_cast<StoreOp>(op);
-  Held *row = load ? findHeld(load.getMemory(), load.getMap(), load.getIndices())
+  Held *row = load
+                  ? findHeld(load.getMemory(), load.getMap(), load.getIndices())
               : store ? findHeld(store.getMemory(), store.getMap(), {})
                       : nullptr;
   return row && row->firstPass == op->getParentOp() ? row : nullptr;
@@ -238,8 +239,8 @@ KernelPrinter::Held *KernelPrinter::readsHeld(LoadOp load) {
 /// True if neighbouring threads of one warp have 64 neighbours from a multiple
 /// of 64 on: they share the counters.
 bool KernelPrinter::isCooperative(PhiloxOp op) {
-  if (vector < 4 || cols % 64 != 0 || ragged ||
-      threads % (64 / vector) != 0 || !inPass)
+  if (vector < 4 || cols % 64 != 0 || ragged || threads % (64 / vector) != 0 ||
+      !inPass)
     return false;
   LaneGeometry geometry{64, {0, 1}, {1, 64}, {}};
   auto step = stepOf(op.getMap().getResult(0), geometry);
@@ -538,7 +539,8 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
              offset(load.getMap(), load.getIndices(), column) + "]";
     if (load.getWhere())
       text = name(load.getWhere()) + " ? " + text +
-             (type.isInteger(1) ? " != 0 : " : " : ") + identity(Reduction::Sum, type);
+             (type.isInteger(1) ? " != 0 : " : " : ") +
+             identity(Reduction::Sum, type);
     if (Held *row = beginsHeld(load)) {
       os << row->name << "[k][j] = " << text << ";\n";
       text = row->name + "[k][j]";

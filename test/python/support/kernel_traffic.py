@@ -172,7 +172,8 @@ def _trips(stage, kernel):
             elif stage.finish:
                 width = re.match(r"if \(c < (\d+)\)", text)
                 f = int(width[1]) / (stage.grid * 32) if width else 1.0
-                among = re.match(r"if \(int\(blockIdx.x\) >= (\d+) && int\(blockIdx.x\) < (\d+)\)", text)
+                among = re.match(
+                    r"if \(int\(blockIdx.x\) >= (\d+) && int\(blockIdx.x\) < (\d+)\)", text)
                 if among:
                     f = (int(among[2]) - int(among[1])) / stage.grid
                 elif width and any(f != 1 for f, _ in stack):

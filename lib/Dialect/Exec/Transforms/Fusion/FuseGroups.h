@@ -59,11 +59,12 @@ using GroupsOfOps = llvm::DenseMap<mlir::Operation *,
 /// read; the ops of the group are then dead. The kernel is inserted into
 /// `symbols`, unless an equal one is there. `processors` are those of a GPU, or
 /// 0.
-llvm::LogicalResult
-buildKernel(llvm::ArrayRef<FusionNode> nodes, const FusionGroup &group,
-            const GroupsOfOps &groupsOf, int64_t processors,
-            mlir::OpBuilder &builder, mlir::SymbolTable &symbols,
-            llvm::StringMap<KernelOp> &known);
+llvm::LogicalResult buildKernel(llvm::ArrayRef<FusionNode> nodes,
+                                const FusionGroup &group,
+                                const GroupsOfOps &groupsOf, int64_t processors,
+                                mlir::OpBuilder &builder,
+                                mlir::SymbolTable &symbols,
+                                llvm::StringMap<KernelOp> &known);
 
 /// Splits flat code into passes at the end of `kernel`'s body; `mapping` maps
 /// the arguments of `flat` to those of the kernel. Returns, for each pair

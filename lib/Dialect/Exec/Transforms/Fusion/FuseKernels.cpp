@@ -235,7 +235,8 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
     if (memory && isa<BlockArgument>(memory) && map.isFunctionOfDim(1))
       narrowest = std::min(
           narrowest,
-          elementBytes(cast<RankedTensorType>(memory.getType()).getElementType()));
+          elementBytes(
+              cast<RankedTensorType>(memory.getType()).getElementType()));
   });
   for (vector = 16 / narrowest; vector > 1 && cols % vector != 0;)
     vector /= 2;
@@ -254,10 +255,10 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   kernel.setThreads(threads);
   if (kernel.getSkeleton() == Skeleton::Column) {
     int64_t rows = kernel.getRows();
-    int64_t groups =
-        processors ? groupsOnDevice(kernel, processors)
-                   : std::clamp<int64_t>(rows * cols / 16384, 1,
-                                         std::min(rows, kMaxGroups));
+    int64_t groups = processors
+                         ? groupsOnDevice(kernel, processors)
+                         : std::clamp<int64_t>(rows * cols / 16384, 1,
+                                               std::min(rows, kMaxGroups));
     int64_t perGroup = (rows + groups - 1) / groups;
     // Rounding must not leave processors without rows.
     if (processors && groups > rows / 8 && perGroup > 1)
