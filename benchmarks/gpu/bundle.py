@@ -43,7 +43,7 @@ TIMED = [
     ("gpt2-1.3b", dict(hidden=2048, layers=24, heads=32, seq=2048), 16, 8),
 ]
 SMALL = dict(hidden=128, layers=2, heads=4, seq=64, vocab=512, batch=8)
-LIBRARIES = ["libdnnl.so.2", "libgomp.so.1", "libOpenCL.so.1", "libstdc++.so.6"]
+LIBRARIES = ["libgomp.so.1", "libstdc++.so.6"]
 
 
 def tool(build, name):

@@ -68,8 +68,10 @@ LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
   CompileOptions own = options;
-  if (own.target == "cuda")
+  if (own.target == "cuda") {
     own.phases.processors = processorsOf(own.architecture);
+    own.phases.products8 = multipliesFloat8(own.architecture);
+  }
   own.phases.wideAttention = options.target == "cpu";
   RecomputePlan plan;
   if (after)
@@ -275,10 +277,10 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
     if (failed(text))
       return failure();
     auto emit = [&]() -> llvm::Expected<std::string> {
-      auto image = compileCuda(*text, options.architecture);
-      if (!image)
-        return image.takeError();
-      return emitImage(*image, module);
+      auto code = compileCuda(*text, options.architecture);
+      if (!code)
+        return code.takeError();
+      return emitImage(*code, module);
     };
     auto object = emit();
     if (!object)

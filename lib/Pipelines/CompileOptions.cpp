@@ -172,11 +172,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     read = false;
   }
   if (read && !isActivationReduction(options.phases.activationReduction)) {
-    path.field("activation_reduction").report("expected \"f32\" or \"16bit\"");
+    path.field("activation_reduction").report("expected \"auto\", \"f32\" or \"16bit\"");
     read = false;
   }
   if (read && options.phases.precision == "fp8" &&
-      options.phases.activationReduction != "f32") {
+      options.phases.activationReduction == "16bit") {
     path.field("activation_reduction").report("expected \"f32\" with \"fp8\"");
     read = false;
   }

@@ -55,7 +55,7 @@ bool cleave::isResidual(StringRef name) {
 }
 
 bool cleave::isActivationReduction(StringRef name) {
-  return llvm::is_contained({"f32", "16bit"}, name);
+  return llvm::is_contained({"auto", "f32", "16bit"}, name);
 }
 
 std::string cleave::offloadProblem(StringRef kinds) {
@@ -178,7 +178,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
     mixed.precision = scaled ? "bf16" : options.precision;
     mixed.keepChosen = scaled;
     mixed.wideResidual = options.residual == "f32";
-    mixed.roundSums = options.activationReduction != "f32";
+    mixed.roundSums = options.roundsSums();
     mixed.roundGradients = options.gradientType != "f32";
     passes.addPass(graph::createMixedPrecision(mixed));
     if (scaled) {
@@ -344,6 +344,8 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   passes.addNestedPass<func::FuncOp>(exec::createFoldViews());
   exec::SelectKernelsOptions select;
   select.chunkBytes = options.maxLogitsBytes;
+  select.products16 = options.processors > 0;
+  select.products8 = options.products8;
   passes.addNestedPass<func::FuncOp>(exec::createSelectKernels(select));
   passes.addPass(exec::createAssignLayouts());
   // After layouts are known.

@@ -99,9 +99,10 @@ static double kernelBytes(exec::KernelOp kernel) {
 
 static double productBytes(const ContractCommand &c) {
   double in = static_cast<double>(c.m) * c.k + static_cast<double>(c.k) * c.n;
-  double out = static_cast<double>(c.m) * c.n * (c.beta != 0 ? 2 : 1);
+  double out = static_cast<double>(c.m) * c.n *
+               ((c.beta != 0 ? 2 : 1) + (c.epilogue != Epilogue::None));
   return static_cast<double>(c.batch) *
-         (in * byteSize(c.type) + out * byteSize(DType::F32));
+         (in * byteSize(c.type) + out * byteSize(c.resultType));
 }
 
 static double attentionBytes(const AttentionCommand &a, bool backward) {

@@ -70,7 +70,7 @@ def compile(
     residual: str = "16bit",
     loss_scale: LossScale | float | None = None,
     save_precision: str = "f32",
-    activation_reduction: str = "f32",
+    activation_reduction: str = "auto",
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -239,9 +239,10 @@ def compile(
             they are), or "bf16" or "fp16", which halve the bytes of those that are f32
             and round what gradients are computed from, or "fp8" (e4m3, up to 448), a
             quarter of the bytes; forward is unchanged (Gist, ISCA 2018).
-        activation_reduction: with 16-bit precision, the type in which ranks
-            exchange sums of activations over shards: "f32", or "16bit", half the
-            bytes, with each rank's part rounded.
+        activation_reduction: with 16-bit precision, the type of products that are
+            activations or gradients of them, in which ranks exchange their sums over
+            shards: "f32", or "16bit", half the bytes, with each rank's part rounded.
+            "auto" is "16bit" on a GPU (not with "fp8"), else "f32".
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of
@@ -556,9 +557,9 @@ def _check_precision(precision, residual, activation_reduction, gradient_dtype) 
         raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16', 'fp16' or 'fp8'")
     if residual not in ("16bit", "f32"):
         raise ValueError(f"residual is {residual!r}; it must be '16bit' or 'f32'")
-    if activation_reduction not in ("f32", "16bit"):
-        raise ValueError(
-            f"activation_reduction is {activation_reduction!r}; it must be 'f32' or '16bit'")
+    if activation_reduction not in ("auto", "f32", "16bit"):
+        raise ValueError(f"activation_reduction is {activation_reduction!r}; "
+                         "it must be 'auto', 'f32' or '16bit'")
     if activation_reduction == "16bit" and precision == "f32":
         raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16"')
     if gradient_dtype not in ("f32", "bf16", "fp16"):

@@ -434,8 +434,14 @@ EXPORT int nvrtcCompileProgram(void *handle, int count,
   if (result != Success)
     return result;
   program.compiled = true;
+  // The library as digits, from which the driver has it again.
   program.ptx = "// fake\n.version 9.0\n.target sm_" +
-                std::to_string(architecture) + "\n.address_size 64\n";
+                std::to_string(architecture) + "\n.address_size 64\n// ";
+  for (unsigned char byte : program.cubin) {
+    program.ptx += "0123456789abcdef"[byte >> 4];
+    program.ptx += "0123456789abcdef"[byte & 15];
+  }
+  program.ptx += '\n';
   // A virtual architecture has no binary.
   if (!real)
     program.cubin.clear();

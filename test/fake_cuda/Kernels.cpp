@@ -123,12 +123,31 @@ template <class T> T symbol(void *library, const std::string &name) {
   return reinterpret_cast<T>(dlsym(library, name.c_str()));
 }
 
+/// The library in PTX of the fake NVRTC, whose last line has it; empty if it
+/// is other text.
+std::string assemble(const char *ptx) {
+  const char *line = std::strstr(ptx, "\n// ");
+  std::string library;
+  if (std::strncmp(ptx, "// fake\n", 8) || !line)
+    return library;
+  auto digit = [](char c) { return c >= 'a' ? c - 'a' + 10 : c - '0'; };
+  for (line += 4; line[0] > ' ' && line[1] > ' '; line += 2)
+    library.push_back(static_cast<char>(digit(line[0]) << 4 | digit(line[1])));
+  return library;
+}
+
 CUresult loadModule(CUmodule *module, const void *image) {
   State &s = state();
   if (!module || !image)
     return CUDA_ERROR_INVALID_VALUE;
-  if (std::memcmp(image, ELFMAG, SELFMAG))
-    return CUDA_ERROR_INVALID_IMAGE;
+  std::string assembled;
+  if (std::memcmp(image, ELFMAG, SELFMAG)) {
+    assembled = assemble(static_cast<const char *>(image));
+    image = assembled.data();
+    if (assembled.size() < sizeof(Elf64_Ehdr) ||
+        std::memcmp(image, ELFMAG, SELFMAG))
+      return CUDA_ERROR_INVALID_IMAGE;
+  }
   int file = memfd_create("cleave-fake-module", MFD_CLOEXEC);
   size_t bytes = imageBytes(image);
   auto *from = static_cast<const char *>(image);
@@ -153,7 +172,10 @@ CUresult loadModule(CUmodule *module, const void *image) {
   }
   int major, minor;
   capability(major, minor);
-  if (*architecture / 10 != major || *architecture % 10 > minor) {
+  bool runs = assembled.empty()
+                  ? *architecture / 10 == major && *architecture % 10 <= minor
+                  : *architecture <= 10 * major + minor;
+  if (!runs) {
     dlclose(library);
     close(file);
     return CUDA_ERROR_NO_BINARY_FOR_GPU;

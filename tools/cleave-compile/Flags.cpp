@@ -227,7 +227,7 @@ std::string cleave::checkFlags(const Flags &flags) {
       return "--precision-policy: " + llvm::toString(policy.takeError());
   }
   if (!isActivationReduction(flags.activationReduction))
-    return "--activation-reduction is f32 or 16bit, not '" +
+    return "--activation-reduction is auto, f32 or 16bit, not '" +
            flags.activationReduction + "'";
   if (!isSavePrecision(flags.savePrecision))
     return "--save-precision is f32, bf16, fp16 or fp8, not '" +
@@ -237,11 +237,11 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.residual.getNumOccurrences() && flags.precision == "f32")
     return "--residual needs --precision bf16 or fp16: all values are f32 "
            "without";
-  if (flags.activationReduction != "f32" && flags.precision == "f32")
+  if (flags.activationReduction == "16bit" && flags.precision == "f32")
     return "--activation-reduction needs --precision bf16 or fp16: all sums "
            "are f32 "
            "without";
-  if (flags.activationReduction != "f32" && flags.precision == "fp8")
+  if (flags.activationReduction == "16bit" && flags.precision == "fp8")
     return "--activation-reduction 16bit needs --precision bf16 or fp16: sums "
            "of products of 8 bits are f32";
   if (flags.gradientType == "fp8" || !isPrecision(flags.gradientType))

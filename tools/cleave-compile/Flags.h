@@ -227,12 +227,13 @@ struct Flags {
           "of embeddings and blocks: 16bit, the default, or f32, which is "
           "nearer to f32 and saves twice as many bytes of it")};
   cl::opt<std::string> activationReduction{
-      "activation-reduction", cl::init("f32"), cl::cat(training),
-      cl::value_desc("f32|16bit"),
+      "activation-reduction", cl::init("auto"), cl::cat(training),
+      cl::value_desc("auto|f32|16bit"),
       cl::desc(
-          "With 16-bit precision, the type in which ranks exchange sums of "
-          "activations over shards: f32, the default, or 16bit, half the "
-          "bytes, each rank's part rounded")};
+          "With 16-bit precision, the type of products that are activations or "
+          "gradients of them, in which ranks exchange their sums over shards: "
+          "f32, the default on a processor, or 16bit, half the bytes, each "
+          "rank's part rounded, the default on a GPU")};
   cl::opt<std::string> gradientType{
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),

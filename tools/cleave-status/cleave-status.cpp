@@ -45,9 +45,9 @@ Answer yesIf(bool condition) { return condition ? Answer::Yes : Answer::No; }
 llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
   RewritePatternSet patterns(context);
   exec::populateSelectCheck(patterns);
-  exec::populateSelectContract(patterns);
+  exec::populateSelectContract(patterns, {});
   exec::populateSelectAttention(patterns);
-  exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1);
+  exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1, {});
   llvm::DenseSet<OperationName> names;
   for (const auto &pattern : patterns.getNativePatterns())
     if (std::optional<OperationName> root = pattern->getRootKind())

@@ -124,6 +124,12 @@ def SelectKernels : Pass<"exec-select-kernels", "::mlir::func::FuncOp"> {
   let options = [
     Option<"chunkBytes", "chunk-bytes", "int64_t", "1 << 27",
            "Largest buffer of logits that a fused head and loss may use">,
+    Option<"products16", "products16", "bool", "false",
+           "The library multiplies f16, and rounds sums of 16-bit products and "
+           "adds a bias to them: that of a GPU">,
+    Option<"products8", "products8", "bool", "false",
+           "The library multiplies rows and columns of 8-bit floats: that of a "
+           "GPU of capability 8.9 or later">,
   ];
 }
 

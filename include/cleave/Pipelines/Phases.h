@@ -66,9 +66,15 @@ struct PhaseOptions {
   bool scalesLoss() const { return precision == "fp16"; }
   /// The type of the residual stream in mixed precision: "16bit" or "f32".
   std::string residual = "16bit";
-  /// The type in which sums of activations over shards are exchanged: "f32" or
-  /// "16bit".
-  std::string activationReduction = "f32";
+  /// The type of sums of activations and of their gradients, in which shards
+  /// exchange them: "f32" or "16bit"; or "auto": on a GPU that of `precision`.
+  std::string activationReduction = "auto";
+  /// Whether products yield activations and their gradients in 16 bits.
+  bool roundsSums() const {
+    return activationReduction == "16bit" ||
+           (activationReduction == "auto" && processors > 0 &&
+            precision != "f32" && precision != "fp8");
+  }
   /// The type in which gradients of weights are summed over
   /// micro-batches and ranks: "f32", or that of `precision`, but not with "fp8".
   std::string gradientType = "f32";
@@ -142,6 +148,8 @@ struct PhaseOptions {
   /// Multiprocessors of the GPU that kernels are for; 0: they are for this
   /// processor.
   int64_t processors = 0;
+  /// Whether that GPU multiplies 8-bit floats.
+  bool products8 = false;
   /// Whether attention of 16-bit heads is computed on copies in f32, because the
   /// target has no kernels for it.
   bool wideAttention = true;

@@ -143,8 +143,69 @@ Value cleave::exec::castTo(OpBuilder &builder, Location loc, Value value,
       builder, loc, RankedTensorType::get(type.getShape(), element), value);
 }
 
+/// Whether a GPU's library multiplies both in the 16 bits that they have.
+static bool areIn16Bits(Value lhs, Value rhs) {
+  Type element = tensorType(lhs).getElementType();
+  return tensorType(rhs).getElementType() == element &&
+         (element.isBF16() || element.isF16());
+}
+
+/// Whether a GPU's library multiplies both in the 8 bits that they have: not
+/// two of the wider range.
+static bool areIn8Bits(Value lhs, Value rhs) {
+  Type left = tensorType(lhs).getElementType(),
+       right = tensorType(rhs).getElementType();
+  auto isNarrow = [](Type type) {
+    return isa<Float8E4M3FNType, Float8E5M2Type>(type);
+  };
+  return isNarrow(left) && isNarrow(right) &&
+         !(isa<Float8E5M2Type>(left) && isa<Float8E5M2Type>(right));
+}
+
+/// Whether a product of 8 bits by `einsum` adds up, and has in a row, multiples
+/// of 16 elements, and is of two matrices.
+static bool fillsLines(const graph::Einsum &einsum, RankedTensorType lhs,
+                       RankedTensorType rhs) {
+  int64_t summed = 1, rows = 1, columns = 1;
+  auto count = [&](StringRef names, RankedTensorType type, StringRef others,
+                   int64_t &own) {
+    for (auto [letter, size] : llvm::zip_equal(names, type.getShape()))
+      if (!others.contains(letter))
+        own *= size;
+      else if (StringRef(einsum.output).contains(letter))
+        return false;
+    return true;
+  };
+  if (!count(einsum.lhs, lhs, einsum.rhs, rows) ||
+      !count(einsum.rhs, rhs, einsum.lhs, columns))
+    return false;
+  for (auto [letter, size] : llvm::zip_equal(einsum.lhs, lhs.getShape()))
+    if (StringRef(einsum.rhs).contains(letter))
+      summed *= size;
+  return summed % 16 == 0 && rows % 16 == 0 && columns % 16 == 0 &&
+         summed > 0 && rows > 0 && columns > 0;
+}
+
+/// `value`, or a copy of it whose rows (or columns) are contiguous and begin
+/// at multiples of 16 elements.
+static Value inLines(OpBuilder &builder, Location loc, Value value,
+                     bool columns) {
+  RankedTensorType type = tensorType(value), dense = denseType(type);
+  Strided layout = getLayout(dense);
+  int64_t rank = type.getRank();
+  if (columns) {
+    layout.strides[rank - 2] = 1;
+    layout.strides[rank - 1] = type.getDimSize(rank - 2);
+  }
+  if (isLines8(type, columns))
+    return value;
+  return CopyOp::create(builder, loc, withLayout(dense, layout), value,
+                        Value());
+}
+
 Value cleave::exec::contract(OpBuilder &builder, Operation *op,
-                             StringRef equation, Value lhs, Value rhs) {
+                             StringRef equation, Value lhs, Value rhs,
+                             const ProductForms &forms, bool rounded) {
   Location loc = op->getLoc();
   std::string error;
   std::optional<graph::Einsum> einsum = graph::Einsum::parse(equation, error);
@@ -152,13 +213,23 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
     op->emitOpError("equation ") << error;
     return nullptr;
   }
-  // The library multiplies f32 and bf16; sums are in f32.
-  bool narrow = isInBF16(lhs) && isInBF16(rhs) &&
+  // The library multiplies f32 and bf16, that of a GPU f16 too; sums are in
+  // f32.
+  bool alike = forms.in16Bits && areIn16Bits(lhs, rhs);
+  bool narrow = (alike || (isInBF16(lhs) && isInBF16(rhs))) &&
                 !sumsAlone(einsum->lhs, einsum->rhs + einsum->output) &&
                 !sumsAlone(einsum->rhs, einsum->lhs + einsum->output);
-  Type factor = narrow ? Type(builder.getBF16Type()) : builder.getF32Type();
-  lhs = castTo(builder, loc, lhs, factor);
-  rhs = castTo(builder, loc, rhs, factor);
+  bool eight = forms.in8Bits && narrow && areIn8Bits(lhs, rhs) &&
+               fillsLines(*einsum, tensorType(lhs), tensorType(rhs));
+  Type factor = builder.getF32Type();
+  if (narrow)
+    factor =
+        alike ? tensorType(lhs).getElementType() : Type(builder.getBF16Type());
+  rounded &= narrow && alike;
+  if (!eight) {
+    lhs = castTo(builder, loc, lhs, factor);
+    rhs = castTo(builder, loc, rhs, factor);
+  }
   lhs = sumAlone(builder, loc, lhs, einsum->lhs, einsum->rhs + einsum->output);
   rhs = sumAlone(builder, loc, rhs, einsum->rhs, einsum->lhs + einsum->output);
   StringRef output = einsum->output;
@@ -218,15 +289,20 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
         }
   Value left = asMatrix(builder, loc, lhs, a),
         right = asMatrix(builder, loc, rhs, b);
+  if (eight) {
+    left = inLines(builder, loc, left, /*columns=*/false);
+    right = inLines(builder, loc, right, /*columns=*/true);
+  }
   SmallVector<int64_t> shape(a.shape);
   shape.back() = b.shape.back();
   auto command = ContractOp::create(
-      builder, loc, RankedTensorType::get(shape, builder.getF32Type()), left,
-      right, Value());
+      builder, loc,
+      RankedTensorType::get(shape, rounded ? factor : builder.getF32Type()),
+      left, right);
   for (StringRef name : {graph::kTwinAttr, graph::kCloneAttr})
     if (Attribute attr = op->getAttr(name))
       command->setAttr(name, attr);
-  Value product = command;
+  Value product = command.getOutput();
   std::string order = letters.batch + letters.rows + letters.columns;
   SmallVector<int64_t> open;
   for (char letter : order)
@@ -247,23 +323,33 @@ bool summedInF32(Value value) {
   return isa<FloatType>(element) && element.getIntOrFloatBitWidth() <= 32;
 }
 
-/// Replaces `old` by the sums in f32, rounded to its type.
+/// Whether `value` is a product rounded to the 16 bits of its factors.
+bool isRounded(Value value, Value factor) {
+  Type element = tensorType(value).getElementType();
+  return element.getIntOrFloatBitWidth() == 16 &&
+         element == tensorType(factor).getElementType();
+}
+
+/// Replaces `old` by the sums, rounded to its type if they are not.
 void replaceRounded(PatternRewriter &rewriter, Value old, Value sums) {
   RankedTensorType type = tensorType(old);
-  if (type.getElementType().isF32())
+  if (type.getElementType() == tensorType(sums).getElementType())
     return replaceDense(rewriter, old, sums);
   rewriter.replaceAllUsesWith(
       old, castTo(rewriter, old.getLoc(), sums, type.getElementType()));
 }
 
 struct SelectContract : OpRewritePattern<graph::ContractOp> {
-  using OpRewritePattern::OpRewritePattern;
+  ProductForms forms;
+  SelectContract(MLIRContext *context, ProductForms forms)
+      : OpRewritePattern(context), forms(forms) {}
   LogicalResult matchAndRewrite(graph::ContractOp op,
                                 PatternRewriter &rewriter) const override {
     if (!summedInF32(op.getOutput()))
       return failure();
     Value product =
-        contract(rewriter, op, op.getEquation(), op.getLhs(), op.getRhs());
+        contract(rewriter, op, op.getEquation(), op.getLhs(), op.getRhs(),
+                 forms, isRounded(op.getOutput(), op.getLhs()));
     if (!product)
       return failure();
     replaceRounded(rewriter, op.getOutput(), product);
@@ -273,7 +359,9 @@ struct SelectContract : OpRewritePattern<graph::ContractOp> {
 };
 
 struct SelectLinear : OpRewritePattern<graph::LinearOp> {
-  using OpRewritePattern::OpRewritePattern;
+  ProductForms forms;
+  SelectLinear(MLIRContext *context, ProductForms forms)
+      : OpRewritePattern(context), forms(forms) {}
   LogicalResult matchAndRewrite(graph::LinearOp op,
                                 PatternRewriter &rewriter) const override {
     RankedTensorType type = tensorType(op.getOutput());
@@ -283,15 +371,38 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
     for (char letter = 'A';
          static_cast<int64_t>(rows.size()) < type.getRank() - 1; ++letter)
       rows += letter;
+    // Rounded once, with its bias: by the product, or by what adds the bias.
+    bool rounded = forms.in16Bits && isRounded(op.getOutput(), op.getInput()) &&
+                   (!op.getBias() || takesBias(op));
     Value product = contract(rewriter, op, rows + "i,oi->" + rows + "o",
-                             op.getInput(), op.getWeight());
+                             op.getInput(), op.getWeight(), forms, rounded);
     if (!product)
       return failure();
-    if (op.getBias())
+    auto command = rootOf(product).getDefiningOp<ContractOp>();
+    if (op.getBias() && tensorType(product).getElementType().isF32())
       product = addBias(rewriter, op, product);
+    else if (op.getBias()) {
+      rewriter.setInsertionPoint(command);
+      Value bias = denseOf(rewriter, op.getLoc(), op.getBias());
+      rewriter.modifyOpInPlace(command,
+                               [&] { command.getBiasMutable().assign(bias); });
+      rewriter.setInsertionPoint(op);
+    }
     replaceRounded(rewriter, op.getOutput(), product);
     rewriter.eraseOp(op);
     return success();
+  }
+
+  /// Whether a product of `op` in 16 bits can add its bias: columns are the
+  /// weight's rows, and rows of all matrices begin at multiples of 16 bytes.
+  static bool takesBias(graph::LinearOp op) {
+    RankedTensorType weight = tensorType(op.getWeight());
+    return tensorType(op.getOutput()).getRank() > 1 &&
+           tensorType(op.getBias()).getElementType() ==
+               tensorType(op.getOutput()).getElementType() &&
+           weight.getDimSize(0) % 8 == 0 && weight.getDimSize(1) % 8 == 0 &&
+           weight.getDimSize(1) > 0 &&
+           tensorType(op.getOutput()).getNumElements() > 0;
   }
 
   /// If a kernel reads the result, it also adds the bias. Otherwise the product
@@ -305,7 +416,7 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
       return graph::AddOp::create(rewriter, loc, product, bias);
     auto contract = rootOf(product).getDefiningOp<ContractOp>();
     rewriter.setInsertionPoint(contract);
-    RankedTensorType type = contract.getType();
+    RankedTensorType type = tensorType(contract.getOutput());
     Strided layout = getLayout(tensorType(op.getBias()));
     // The product with a vector is transposed: the weight's rows are its rows.
     bool isVector = tensorType(op.getOutput()).getRank() == 1;
@@ -415,7 +526,7 @@ template <typename OpTy> struct Accumulate : OpRewritePattern<graph::AddOp> {
         return false;
       first = before;
     }
-    RankedTensorType type = first.getType();
+    RankedTensorType type = tensorType(first.getOutput());
     if (tensorType(rootOf(sum)) != type)
       return false;
     std::optional<Strided> layout =
@@ -469,9 +580,10 @@ bool cleave::exec::isFusible(Operation *op) {
               graph::ScatterAddOp, graph::HeadLossOp, graph::GatherOp>(op);
 }
 
-void cleave::exec::populateSelectContract(RewritePatternSet &patterns) {
-  patterns.add<SelectContract, SelectLinear, SelectScatterAdd>(
-      patterns.getContext());
+void cleave::exec::populateSelectContract(RewritePatternSet &patterns,
+                                          ProductForms forms) {
+  patterns.add<SelectContract, SelectLinear>(patterns.getContext(), forms);
+  patterns.add<SelectScatterAdd>(patterns.getContext());
 }
 
 void cleave::exec::populateAccumulate(RewritePatternSet &patterns) {

@@ -18,9 +18,10 @@ namespace {
 /// products for the gradients of input and weight, the latter accumulating.
 struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
   int64_t chunkBytes;
+  ProductForms forms;
 
-  SelectHeadLoss(MLIRContext *context, int64_t chunkBytes)
-      : OpRewritePattern(context), chunkBytes(chunkBytes) {}
+  SelectHeadLoss(MLIRContext *context, int64_t chunkBytes, ProductForms forms)
+      : OpRewritePattern(context), chunkBytes(chunkBytes), forms(forms) {}
 
   /// Rows of a chunk: as given, or else as many as fit, in equal chunks.
   int64_t chunkRows(graph::HeadLossOp op, int64_t rows,
@@ -54,14 +55,15 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
 
     Type f32 = rewriter.getF32Type();
     auto lossType = RankedTensorType::get({rows}, f32);
-    auto inputGradientType = RankedTensorType::get({rows, width}, f32);
+    RankedTensorType inputGradientType;
     SmallVector<Value> losses, inputGradients;
     Value weightGradient, biasGradient;
     for (int64_t start = 0; start < rows; start += step) {
       int64_t count = std::min(step, rows - start);
       Value x = rowsOf(rewriter, loc, input, start, count);
       Value t = rowsOf(rewriter, loc, targets, start, count);
-      Value logits = contract(rewriter, op, "rh,vh->rv", x, op.getWeight());
+      Value logits =
+          contract(rewriter, op, "rh,vh->rv", x, op.getWeight(), forms);
       if (op.getBias())
         logits = graph::AddOp::create(rewriter, loc, logits, op.getBias());
       auto loss = graph::CrossEntropyOp::create(rewriter, loc, logits, t,
@@ -76,10 +78,13 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
           rewriter, loc, g, logits, t, loss.getLse(), op.getIgnoreIndexAttr(),
           op.getLabelSmoothingAttr());
       Value factor = castTo(rewriter, loc, slope, element);
-      Value dx = contract(rewriter, op, "rv,vh->rh", factor, op.getWeight());
+      Value dx = contract(rewriter, op, "rv,vh->rh", factor, op.getWeight(),
+                          forms, element.getIntOrFloatBitWidth() == 16);
+      inputGradientType =
+          RankedTensorType::get({rows, width}, tensorType(dx).getElementType());
       inputGradients.push_back(
           intoRows(rewriter, loc, dx, inputGradientType, start));
-      Value dw = contract(rewriter, op, "rv,rh->vh", factor, x);
+      Value dw = contract(rewriter, op, "rv,rh->vh", factor, x, forms);
       if (weightGradient) {
         auto product = rootOf(dw).getDefiningOp<ContractOp>();
         product.getAccumulatorMutable().assign(weightGradient);
@@ -138,6 +143,7 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
 } // namespace
 
 void cleave::exec::populateSelectHeadLoss(RewritePatternSet &patterns,
-                                          int64_t chunkBytes) {
-  patterns.add<SelectHeadLoss>(patterns.getContext(), chunkBytes);
+                                          int64_t chunkBytes,
+                                          ProductForms forms) {
+  patterns.add<SelectHeadLoss>(patterns.getContext(), chunkBytes, forms);
 }

@@ -45,20 +45,26 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
     func::FuncOp function = getOperation();
     if (function.isExternal())
       return;
-    RewritePatternSet select(&getContext()), accumulate(&getContext());
-    populateSelectContract(select);
+    RewritePatternSet select(&getContext()), accumulate(&getContext()),
+        epilogues(&getContext());
+    ProductForms forms{products16, products8};
+    populateSelectContract(select, forms);
     populateSelectAttention(select);
-    populateSelectHeadLoss(select, chunkBytes);
+    populateSelectHeadLoss(select, chunkBytes, forms);
     populateSelectCheck(select);
     populateAccumulate(accumulate);
+    if (products16)
+      populateSelectEpilogues(epilogues);
     // Folding would move constants before commands without benefit.
     // Each pattern replaces an op by others that it does not match, or removes
-    // an addition: rewriting ends, but not after a fixed number of rounds, since
-    // a sum of many scatters is accumulated one by one.
+    // an addition: rewriting ends, but not after a fixed number of rounds,
+    // since a sum of many scatters is accumulated one by one.
     GreedyRewriteConfig config;
     config.setMaxIterations(GreedyRewriteConfig::kNoLimit);
     if (failed(applyPatternsGreedily(function, std::move(select), config)) ||
-        failed(applyPatternsGreedily(function, std::move(accumulate), config)))
+        failed(
+            applyPatternsGreedily(function, std::move(accumulate), config)) ||
+        failed(applyPatternsGreedily(function, std::move(epilogues), config)))
       return signalPassFailure();
     materialiseConstants(function);
   }

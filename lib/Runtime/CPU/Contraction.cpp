@@ -11,12 +11,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/Contraction.h"
+#include "OneDnn.h"
 #include "llvm/ADT/ScopeExit.h"
 #include "llvm/Support/MathExtras.h"
 
 #include <atomic>
 #include <bit>
-#include <dnnl.h>
 #include <vector>
 
 using namespace cleave::runtime;
@@ -38,22 +38,12 @@ std::string cleave::runtime::libraryFailure() {
          (status == dnnl_out_of_memory ? ": out of memory)" : ")");
 }
 
-extern "C" {
-/// Products of bf16 matrices in f32, otherwise as dnnl_sgemm; the library
-/// exports it, and its header leaves it out.
-dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m,
-                                    dnnl_dim_t n, dnnl_dim_t k, float alpha,
-                                    const uint16_t *a, dnnl_dim_t lda,
-                                    const uint16_t *b, dnnl_dim_t ldb,
-                                    float beta, float *c, dnnl_dim_t ldc);
-}
-
 static dnnl_status_t multiply(bool transA, bool transB, int64_t m, int64_t n,
                               int64_t k, float alpha, const float *a,
                               int64_t lda, const float *b, int64_t ldb,
                               float beta, float *c, int64_t ldc) {
-  return dnnl_sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k, alpha, a,
-                    lda, b, ldb, beta, c, ldc);
+  return oneDnn().sgemm(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k, alpha,
+                        a, lda, b, ldb, beta, c, ldc);
 }
 
 /// `rows` x `columns` bf16 elements as f32, dense.
@@ -72,8 +62,8 @@ static dnnl_status_t multiply(bool transA, bool transB, int64_t m, int64_t n,
                               int64_t lda, const uint16_t *b, int64_t ldb,
                               float beta, float *c, int64_t ldc) {
   dnnl_status_t status =
-      dnnl_gemm_bf16bf16f32(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k,
-                            alpha, a, lda, b, ldb, beta, c, ldc);
+      oneDnn().gemm_bf16bf16f32(transA ? 'T' : 'N', transB ? 'T' : 'N', m, n, k,
+                                alpha, a, lda, b, ldb, beta, c, ldc);
   if (status != dnnl_unimplemented)
     return status;
   // The library multiplies bf16 where the processor has AVX-512.
@@ -133,8 +123,8 @@ struct Library {
 
 private:
   Library() {
-    if (dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success)
-      dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
+    if (oneDnn().engine_create(&engine, dnnl_cpu, 0) == dnnl_success)
+      oneDnn().stream_create(&stream, engine, dnnl_stream_default_flags);
   }
 };
 
@@ -157,9 +147,9 @@ struct Contraction::Primitive {
   ~Primitive() {
     for (dnnl_memory_t memory : {src, weights, dst, scratch})
       if (memory)
-        dnnl_memory_destroy(memory);
+        oneDnn().memory_destroy(memory);
     if (primitive)
-      dnnl_primitive_destroy(primitive);
+      oneDnn().primitive_destroy(primitive);
   }
 
   /// False if the library has none for this shape.
@@ -174,16 +164,16 @@ struct Contraction::Primitive {
                        int64_t rows, int64_t cols, bool trans, int64_t ld) {
       dnnl_dims_t dims = {rows, cols};
       dnnl_dims_t strides = {trans ? 1 : ld, trans ? ld : 1};
-      return dnnl_memory_desc_init_by_strides(&desc, 2, dims, type, strides) ==
-             dnnl_success;
+      return oneDnn().memory_desc_init_by_strides(&desc, 2, dims, type,
+                                                  strides) == dnnl_success;
     };
     dnnl_memory_desc_t srcDesc, weightsDesc, dstDesc;
     dnnl_matmul_desc_t desc;
     if (!describe(srcDesc, type, c.m, c.k, c.transA, c.lda) ||
         !describe(weightsDesc, type, c.k, c.n, c.transB, c.ldb) ||
         !describe(dstDesc, dnnl_f32, c.m, c.n, false, c.ldc) ||
-        dnnl_matmul_desc_init(&desc, &srcDesc, &weightsDesc, nullptr,
-                              &dstDesc) != dnnl_success)
+        oneDnn().matmul_desc_init(&desc, &srcDesc, &weightsDesc, nullptr,
+                                  &dstDesc) != dnnl_success)
       return false;
 
     dnnl_primitive_attr_t attr = nullptr;
@@ -191,52 +181,54 @@ struct Contraction::Primitive {
     dnnl_primitive_desc_t pd = nullptr;
     llvm::scope_exit cleanup([&] {
       if (attr)
-        dnnl_primitive_attr_destroy(attr);
+        oneDnn().primitive_attr_destroy(attr);
       if (postOps)
-        dnnl_post_ops_destroy(postOps);
+        oneDnn().post_ops_destroy(postOps);
       if (pd)
-        dnnl_primitive_desc_destroy(pd);
+        oneDnn().primitive_desc_destroy(pd);
     });
-    if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
-        dnnl_primitive_attr_set_scratchpad_mode(
+    if (oneDnn().primitive_attr_create(&attr) != dnnl_success ||
+        oneDnn().primitive_attr_set_scratchpad_mode(
             attr, dnnl_scratchpad_mode_user) != dnnl_success)
       return false;
     if (c.beta != 0.0f &&
-        (dnnl_post_ops_create(&postOps) != dnnl_success ||
-         dnnl_post_ops_append_sum(postOps, c.beta) != dnnl_success ||
-         dnnl_primitive_attr_set_post_ops(attr, postOps) != dnnl_success))
+        (oneDnn().post_ops_create(&postOps) != dnnl_success ||
+         oneDnn().post_ops_append_sum(postOps, c.beta) != dnnl_success ||
+         oneDnn().primitive_attr_set_post_ops(attr, postOps) != dnnl_success))
       return false;
-    if (dnnl_primitive_desc_create(&pd, &desc, attr, library.engine, nullptr) !=
-            dnnl_success ||
-        dnnl_primitive_create(&primitive, pd) != dnnl_success)
+    if (oneDnn().primitive_desc_create(&pd, &desc, attr, library.engine,
+                                       nullptr) != dnnl_success ||
+        oneDnn().primitive_create(&primitive, pd) != dnnl_success)
       return false;
     // Reference implementations are correct, but would take minutes to measure.
     const char *implementation = nullptr;
-    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &implementation);
+    oneDnn().primitive_desc_query(pd, dnnl_query_impl_info_str, 0,
+                                  &implementation);
     if (!implementation || llvm::StringRef(implementation).starts_with("ref"))
       return false;
     const dnnl_memory_desc_t *scratchDesc =
-        dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    scratchBytes = static_cast<int64_t>(dnnl_memory_desc_get_size(scratchDesc));
-    return dnnl_memory_create(&src, &srcDesc, library.engine,
-                              const_cast<char *>(a)) == dnnl_success &&
-           dnnl_memory_create(&weights, &weightsDesc, library.engine,
-                              const_cast<char *>(b)) == dnnl_success &&
-           dnnl_memory_create(&dst, &dstDesc, library.engine, out) ==
+        oneDnn().primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    scratchBytes =
+        static_cast<int64_t>(oneDnn().memory_desc_get_size(scratchDesc));
+    return oneDnn().memory_create(&src, &srcDesc, library.engine,
+                                  const_cast<char *>(a)) == dnnl_success &&
+           oneDnn().memory_create(&weights, &weightsDesc, library.engine,
+                                  const_cast<char *>(b)) == dnnl_success &&
+           oneDnn().memory_create(&dst, &dstDesc, library.engine, out) ==
                dnnl_success &&
-           dnnl_memory_create(&scratch, scratchDesc, library.engine,
-                              DNNL_MEMORY_NONE) == dnnl_success;
+           oneDnn().memory_create(&scratch, scratchDesc, library.engine,
+                                  DNNL_MEMORY_NONE) == dnnl_success;
   }
 
   void execute(char *workspace) const {
     const Library &library = Library::get();
     if (scratchBytes)
-      dnnl_memory_set_data_handle(scratch, workspace);
+      oneDnn().memory_set_data_handle(scratch, workspace);
     dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src},
                               {DNNL_ARG_WEIGHTS, weights},
                               {DNNL_ARG_DST, dst},
                               {DNNL_ARG_SCRATCHPAD, scratch}};
-    note(dnnl_primitive_execute(primitive, library.stream, 4, args));
+    note(oneDnn().primitive_execute(primitive, library.stream, 4, args));
   }
 };
 

@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "OneDnn.h"
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "llvm/Support/FileSystem.h"
@@ -22,7 +23,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <dnnl.h>
 #include <mutex>
 
 using namespace cleave::runtime;
@@ -45,7 +45,7 @@ cleave::runtime::measuredMethod(llvm::StringRef name) {
 
 /// All properties on which the speed depends, as text.
 static std::string keyOf(const ContractCommand &c, int threads) {
-  const dnnl_version_t *version = dnnl_version();
+  const dnnl_version_t *version = oneDnn().version();
   std::string key;
   llvm::raw_string_ostream os(key);
   os << llvm::sys::getHostCPUName() << " dnnl" << version->major << '.'

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/CpuDevice.h"
+#include "OneDnn.h"
 #include "cleave/Runtime/CPU/Executor.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -278,9 +279,10 @@ const cleave_device_api CpuDevice::kApi = {
     .close = [](cleave_device *device) { delete &of(device); },
 };
 
-cleave_device *cleave::runtime::openCpuDevice(const Artifact &artifact,
-                                              int64_t rank,
-                                              const ThreadTeam &team,
-                                              std::string tierFolder) {
+llvm::Expected<cleave_device *>
+cleave::runtime::openCpuDevice(const Artifact &artifact, int64_t rank,
+                               const ThreadTeam &team, std::string tierFolder) {
+  if (llvm::Error error = openOneDnn())
+    return error;
   return new CpuDevice(artifact, rank, team, std::move(tierFolder));
 }

@@ -6,8 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "LibraryMemory.h"
-
-#include <dnnl.h>
+#include "OneDnn.h"
 
 #if defined(__linux__) && defined(__x86_64__)
 
@@ -201,7 +200,7 @@ bool writeSlot(const Imports &imports, void **slot, void *value) {
 bool install() {
   // The base address of the library, by one of its functions.
   Dl_info info;
-  if (!::dladdr(reinterpret_cast<void *>(&dnnl_sgemm), &info))
+  if (!::dladdr(reinterpret_cast<void *>(oneDnn().sgemm), &info))
     return false;
   Imports imports;
   imports.base = reinterpret_cast<uintptr_t>(info.dli_fbase);

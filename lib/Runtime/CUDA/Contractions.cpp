@@ -99,14 +99,47 @@ Error Contraction::describe() {
                  what.transA ? what.m : what.k, what.lda, what.batchStrideA))
     return error;
   if (Error error =
-          layout(b, what.type, what.transB ? what.n : what.k,
+          layout(b, what.typeB, what.transB ? what.n : what.k,
                  what.transB ? what.k : what.n, what.ldb, what.batchStrideB))
     return error;
-  return layout(c, DType::F32, what.m, what.n, what.ldc, what.batchStrideC);
+  if (Error error = layout(c, what.resultType, what.m, what.n, what.ldc,
+                           what.batchStrideC))
+    return error;
+  return describeEpilogue();
+}
+
+/// The bias and the matrix beside a product have the type of its result, which
+/// is the library's default.
+Error Contraction::describeEpilogue() {
+  const ContractCommand &what = *command;
+  int32_t bits = 0;
+  auto set = [&](int attribute, auto value) {
+    return CublasLt::check(
+        library->setDesc(desc.get(), attribute, &value, sizeof value),
+        "an epilogue");
+  };
+  if (operands.bias) {
+    bits |= lt::Bias;
+    if (Error error = set(lt::BiasPointer, operands.bias))
+      return error;
+  }
+  if (what.epilogue != Epilogue::None) {
+    bits |= what.epilogue == Epilogue::Gelu ? lt::Gelu : lt::GeluGradient;
+  }
+  if (operands.beside) {
+    bits |= lt::Aux;
+    if (Error error = set(lt::AuxPointer, operands.beside))
+      return error;
+    if (Error error = set(lt::AuxLd, what.ldBeside))
+      return error;
+  }
+  return bits ? set(lt::Epilogue, bits) : Error::success();
 }
 
 Error Contraction::multiply(const lt::Algorithm &with, CUstream stream) const {
-  auto at = [](CUdeviceptr address) { return reinterpret_cast<void *>(address); };
+  auto at = [](CUdeviceptr address) {
+    return reinterpret_cast<void *>(address);
+  };
   return CublasLt::check(
       library->multiply(handle, desc.get(), &command->alpha, at(operands.b),
                         b.get(), at(operands.a), a.get(), &command->beta,
@@ -149,6 +182,15 @@ std::string Contractions::keyOf(const ContractCommand &c,
      << ' ' << c.batchStrideC << " beta " << c.beta << " align "
      << alignmentOf(operands.a) << ' ' << alignmentOf(operands.b) << ' '
      << alignmentOf(operands.c);
+  if (c.typeB != c.type)
+    os << " by " << dtypeName(c.typeB);
+  if (c.resultType != DType::F32)
+    os << " to " << dtypeName(c.resultType);
+  if (operands.bias)
+    os << " bias";
+  if (c.epilogue != Epilogue::None)
+    os << (c.epilogue == Epilogue::Gelu ? " gelu " : " gelu-gradient ")
+       << c.ldBeside << " align " << alignmentOf(operands.beside);
   return key;
 }
 
@@ -167,33 +209,33 @@ Expected<Contraction> Contractions::describe(const ContractCommand &command,
 Expected<std::vector<lt::HeuristicResult>>
 Contractions::propose(const Contraction &contraction, int count) const {
   void *made = nullptr;
-  if (Error error = CublasLt::check(library->createPreference(&made),
-                                    "a preference"))
+  if (Error error =
+          CublasLt::check(library->createPreference(&made), "a preference"))
     return error;
   Contraction::Object preference(made, library->destroyPreference);
   auto bytes = static_cast<uint64_t>(kContractionWorkspaceBytes);
-  if (Error error = CublasLt::check(
-          library->setPreference(made, lt::MaxWorkspaceBytes, &bytes,
-                                 sizeof bytes),
-          "the limit of the workspace"))
+  if (Error error =
+          CublasLt::check(library->setPreference(made, lt::MaxWorkspaceBytes,
+                                                 &bytes, sizeof bytes),
+                          "the limit of the workspace"))
     return error;
   const Operands &at = contraction.operands;
   for (auto [attribute, address] :
        {std::pair(lt::AlignmentA, at.b), std::pair(lt::AlignmentB, at.a),
         std::pair(lt::AlignmentC, at.c), std::pair(lt::AlignmentD, at.c)}) {
     uint32_t alignment = alignmentOf(address);
-    if (Error error = CublasLt::check(
-            library->setPreference(made, attribute, &alignment,
-                                   sizeof alignment),
-            "an alignment"))
+    if (Error error =
+            CublasLt::check(library->setPreference(made, attribute, &alignment,
+                                                   sizeof alignment),
+                            "an alignment"))
       return error;
   }
   std::vector<lt::HeuristicResult> results(static_cast<size_t>(count));
   int found = 0;
-  int status = library->heuristics(
-      handle, contraction.desc.get(), contraction.b.get(), contraction.a.get(),
-      contraction.c.get(), contraction.c.get(), made, count, results.data(),
-      &found);
+  int status = library->heuristics(handle, contraction.desc.get(),
+                                   contraction.b.get(), contraction.a.get(),
+                                   contraction.c.get(), contraction.c.get(),
+                                   made, count, results.data(), &found);
   results.resize(status == 0 ? static_cast<size_t>(found) : 0);
   llvm::erase_if(results, [](const lt::HeuristicResult &result) {
     return result.state != 0;
@@ -226,7 +268,8 @@ Expected<Contraction> Contractions::make(const ContractCommand &command,
                                 contraction->b.get(), contraction->a.get(),
                                 contraction->c.get(), contraction->c.get(),
                                 &contraction->algorithm, &checked) == 0 &&
-        checked.workspaceBytes <= static_cast<size_t>(kContractionWorkspaceBytes))
+        checked.workspaceBytes <=
+            static_cast<size_t>(kContractionWorkspaceBytes))
       return contraction;
   }
   auto proposed = propose(*contraction, 1);

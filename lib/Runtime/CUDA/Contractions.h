@@ -11,15 +11,22 @@
 #include "CublasLt.h"
 #include "Driver.h"
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include <map>
 #include <memory>
 #include <string>
 
 namespace cleave::runtime::cuda {
 
-/// The addresses of a contraction's operands.
+/// The addresses of a contraction's operands; 0: absent.
 struct Operands {
-  CUdeviceptr a = 0, b = 0, c = 0;
+  CUdeviceptr a = 0, b = 0, c = 0, bias = 0, beside = 0;
+
+  Operands(const ContractCommand &command,
+           llvm::function_ref<CUdeviceptr(const Ref &)> at)
+      : a(at(command.a)), b(at(command.b)), c(at(command.c)),
+        bias(command.bias.buffer < 0 ? 0 : at(command.bias)),
+        beside(command.beside.buffer < 0 ? 0 : at(command.beside)) {}
 };
 
 /// One contraction with its algorithm.
@@ -37,6 +44,7 @@ private:
   Contraction(const CublasLt &library, const ContractCommand &command,
               Operands operands);
   llvm::Error describe();
+  llvm::Error describeEpilogue();
   llvm::Error multiply(const lt::Algorithm &algorithm, CUstream stream) const;
 
   const CublasLt *library;

@@ -25,7 +25,16 @@ namespace cleave::runtime::cuda {
 namespace lt {
 enum Type { F32 = 0, F16 = 2, BF16 = 14, F8E4M3 = 28, F8E5M2 = 29 };
 enum Compute { InF32 = 68 };
-enum DescAttribute { TransA = 3, TransB = 4 };
+enum DescAttribute {
+  TransA = 3,
+  TransB = 4,
+  Epilogue = 7,
+  BiasPointer = 8,
+  AuxPointer = 11,
+  AuxLd = 12
+};
+/// Bits of the attribute `Epilogue`; 1 is none.
+enum EpilogueBits { Bias = 4, Gelu = 32, GeluGradient = 64, Aux = 128 };
 enum LayoutAttribute { BatchCount = 5, BatchStride = 6 };
 enum PreferenceAttribute {
   MaxWorkspaceBytes = 1,

@@ -38,20 +38,21 @@ CudaDevice::~CudaDevice() {
         (void)gpu->driver.cuGraphExecDestroy(stretch.graph);
 }
 
-/// Whether code for `compiled`, such as "sm_90", runs on a device of this
-/// capability: of the same major number, the device's minor one at least. Code
-/// with a letter at its end is for one device.
-static bool runsOn(llvm::StringRef compiled, int capability) {
+/// The symbol of the code for `compiled`, such as "sm_90", that a device of
+/// this capability runs: the binary if its major number is the same and its
+/// minor one not less, PTX if its major number is greater. Code with a letter
+/// at its end is for one device. Null if there is none.
+static const char *codeFor(llvm::StringRef compiled, int capability) {
   int number = 0;
   if (!compiled.consume_front("sm_"))
-    return false;
+    return nullptr;
   bool exact = !compiled.empty() && !llvm::isDigit(compiled.back());
   if (exact)
     compiled = compiled.drop_back();
-  if (compiled.getAsInteger(10, number))
-    return false;
-  return exact ? number == capability
-               : number / 10 == capability / 10 && number <= capability;
+  if (compiled.getAsInteger(10, number) ||
+      (exact ? number != capability : number > capability))
+    return nullptr;
+  return number / 10 == capability / 10 ? kImageSymbol : kPtxSymbol;
 }
 
 Expected<std::unique_ptr<CudaDevice>>
@@ -64,16 +65,17 @@ CudaDevice::open(const cleave_device_request &request) {
   if (!gpu)
     return gpu.takeError();
   int capability = (*gpu)->getCapability();
-  if (!runsOn(program->architecture, capability))
+  const char *code = codeFor(program->architecture, capability);
+  if (!code)
     return makeError("compiled for " + program->architecture + ", and " +
-                     (*gpu)->getName() + " is " +
-                     llvm::Twine(capability / 10) + "." +
-                     llvm::Twine(capability % 10) +
+                     (*gpu)->getName() + " is " + llvm::Twine(capability / 10) +
+                     "." + llvm::Twine(capability % 10) +
                      "; compile the model again with --arch sm_" +
                      llvm::Twine(capability));
   std::unique_ptr<CudaDevice> device(
       new CudaDevice(request, std::move(*program), std::move(*gpu)));
   device->architecture = "sm_" + std::to_string(capability);
+  device->codeSymbol = code;
   return device;
 }
 
@@ -105,7 +107,7 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
     return pinned.takeError();
   tier = *pinned;
   contractions.emplace(gpu->driver, workspace);
-  void *image = lookup(lookupData, kImageSymbol);
+  void *image = lookup(lookupData, codeSymbol);
   if (!image)
     return makeError("the artifact has no code for a GPU");
   return gpu->load(image);
@@ -245,9 +247,7 @@ const cleave_device_api CudaDevice::kApi = {
       return static_cast<int64_t>(events.size());
     },
     .library_bytes =
-        [](cleave_device *device) {
-          return outsideBytes(of(device).program);
-        },
+        [](cleave_device *device) { return outsideBytes(of(device).program); },
     .tier_failure = [](cleave_device *) { return ""; },
     .error = [](cleave_device *device) { return of(device).failure.c_str(); },
     .close = [](cleave_device *device) { delete &of(device); },

@@ -193,6 +193,8 @@ private:
 
   // What the device shows to its caller.
   std::string failure, choiceText, architecture;
+  /// Of the code in the artifact that is loaded.
+  const char *codeSymbol = nullptr;
   std::optional<Stop> stopped;
   std::map<std::string, std::vector<cleave_sent>, std::less<>> sent;
 };

@@ -163,7 +163,7 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
     product.result = at(c.c);
     if (c.m > 0 && c.n > 0 && c.k > 0 && c.batch > 0) {
       Expected<Contraction> made =
-          device.contractions->make(c, {at(c.a), at(c.b), at(c.c)});
+          device.contractions->make(c, Operands(c, at));
       if (!made)
         return made.takeError();
       product.contraction.emplace(std::move(*made));
@@ -355,8 +355,7 @@ Error CudaDevice::tune() {
           return arena + static_cast<CUdeviceptr>(
                              row[static_cast<size_t>(ref.buffer)] + ref.offset);
         };
-        if (Error error = contractions->tune(c, {at(c.a), at(c.b), at(c.c)},
-                                             gpu->compute))
+        if (Error error = contractions->tune(c, Operands(c, at), gpu->compute))
           return error;
       }
     }

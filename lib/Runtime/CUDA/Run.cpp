@@ -57,13 +57,14 @@ Error CudaDevice::launch(CUfunction function, const Launch &launch) const {
 static Error clear(const Gpu &gpu, const ContractCommand &c, CUdeviceptr at) {
   if (c.beta != 0 || c.m == 0 || c.n == 0)
     return Error::success();
+  int64_t bytes = byteSize(c.resultType);
   for (int64_t i = 0; i < c.batch; ++i)
     for (int64_t row = 0; row < c.m; ++row)
       if (Error error = gpu.check(
               gpu.driver.cuMemsetD8Async(
                   at + static_cast<CUdeviceptr>(
-                           4 * (i * c.batchStrideC + row * c.ldc)),
-                  0, static_cast<size_t>(4 * c.n), gpu.compute),
+                           bytes * (i * c.batchStrideC + row * c.ldc)),
+                  0, static_cast<size_t>(bytes * c.n), gpu.compute),
               "clearing a result"))
         return error;
   return Error::success();

@@ -60,6 +60,8 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
     break;
   case CommandKind::Contract:
     written.collect(command.contract.c);
+    if (command.contract.epilogue == Epilogue::Gelu)
+      written.collect(command.contract.beside);
     break;
   case CommandKind::AttentionForward:
     for (const Ref *ref : {&command.attention.o.ref, &command.attention.lse,

@@ -46,6 +46,8 @@ static constexpr llvm::StringLiteral collectiveNames[] = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute",
     "broadcast",  "reduce",     "send",           "receive"};
 static constexpr llvm::StringLiteral reductionNames[] = {"sum", "max", "min"};
+static constexpr llvm::StringLiteral epilogueNames[] = {"none", "gelu",
+                                                        "gelu-gradient"};
 
 int64_t cleave::runtime::byteSize(DType type) {
   return dtypeBytes[static_cast<size_t>(type)];
@@ -90,6 +92,9 @@ template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<CollectiveKind>() {
 }
 template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<Reduction>() {
   return reductionNames;
+}
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<Epilogue>() {
+  return epilogueNames;
 }
 
 //===----------------------------------------------------------------------===//

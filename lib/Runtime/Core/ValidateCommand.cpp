@@ -75,6 +75,10 @@ private:
   bool empty = false, negative = false, overflow = false;
 };
 
+bool isFloat8(DType type) {
+  return type == DType::F8E4M3 || type == DType::F8E5M2;
+}
+
 /// Checks the commands of one part.
 class CommandChecker {
 public:
@@ -195,8 +199,36 @@ private:
                 c.ldb >= std::max<int64_t>(1, c.transB ? c.k : c.n) &&
                 c.ldc >= std::max<int64_t>(1, c.n),
             "a leading dimension is smaller than its row");
-    require(c.type == DType::F32 || c.type == DType::BF16,
-            "only f32 and bf16 are multiplied");
+    bool device = !program.target.empty();
+    bool eight = device && byteSize(c.type) == 1 && byteSize(c.typeB) == 1;
+    if (eight)
+      require((isFloat8(c.type) && isFloat8(c.typeB)) &&
+                  !(c.type == DType::F8E5M2 && c.typeB == DType::F8E5M2) &&
+                  !c.transA && c.transB && c.k % 16 == 0 && c.n % 16 == 0 &&
+                  c.lda % 16 == 0 && c.ldb % 16 == 0,
+              "factors of 8 bits are rows and columns of multiples of 16 "
+              "elements, and not both f8E5M2");
+    else
+      require(c.typeB == c.type &&
+                  (c.type == DType::F32 || c.type == DType::BF16 ||
+                   (device && c.type == DType::F16)),
+              device ? "only f32, bf16 and f16 are multiplied"
+                     : "only f32 and bf16 are multiplied");
+    require(c.resultType == DType::F32 ||
+                (device && !eight && c.resultType == c.type),
+            device ? "a product is f32 or of the type of its factors"
+                   : "a product is f32");
+    bool plain = c.bias.buffer < 0 && c.epilogue == Epilogue::None;
+    require(device || plain, "a product with a bias or an epilogue");
+    require(plain || (c.batch == 1 && c.k > 0),
+            "a batch or no products with a bias or an epilogue");
+    require(c.beside.buffer < 0 ? c.epilogue != Epilogue::GeluGradient
+                                : c.epilogue != Epilogue::None,
+            "an epilogue without the matrix beside it, or that without one");
+    require(c.epilogue == Epilogue::None || c.beta == 0,
+            "an epilogue of a product that accumulates");
+    require(c.beside.buffer < 0 || c.ldBeside >= std::max<int64_t>(1, c.n),
+            "rows of the matrix beside a product overlap");
     require(c.batch <= 1 || c.batchStrideC > 0, "results of the batch overlap");
     require(std::isfinite(c.alpha) && std::isfinite(c.beta),
             "alpha and beta must be finite");
@@ -214,9 +246,13 @@ private:
         matrix(c.type, c.transA ? c.k : c.m, c.transA ? c.m : c.k, c.lda,
                c.batchStrideA));
     ref("b", c.b,
-        matrix(c.type, c.transB ? c.n : c.k, c.transB ? c.k : c.n, c.ldb,
+        matrix(c.typeB, c.transB ? c.n : c.k, c.transB ? c.k : c.n, c.ldb,
                c.batchStrideB));
-    ref("c", c.c, matrix(DType::F32, c.m, c.n, c.ldc, c.batchStrideC));
+    ref("c", c.c, matrix(c.resultType, c.m, c.n, c.ldc, c.batchStrideC));
+    optionalRef("bias", c.bias,
+                Extent(byteSize(c.resultType)).dim(c.n, 1).bytes());
+    optionalRef("beside", c.beside,
+                matrix(c.resultType, c.m, c.n, c.ldBeside, 0));
   }
 
   void headView(const char *name, const HeadView &v, int64_t batch,

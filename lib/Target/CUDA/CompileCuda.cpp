@@ -33,6 +33,11 @@ int64_t cleave::processorsOf(StringRef architecture) {
   return number.starts_with("8") ? 108 : number.starts_with("9") ? 132 : 148;
 }
 
+bool cleave::multipliesFloat8(StringRef architecture) {
+  unsigned number = 0;
+  return !architecture.drop_front(3).consumeInteger(10, number) && number >= 89;
+}
+
 //===----------------------------------------------------------------------===//
 // Text
 //===----------------------------------------------------------------------===//
@@ -75,6 +80,8 @@ struct Nvrtc {
   int (*log)(Handle, char *);
   int (*cubinSize)(Handle, size_t *);
   int (*cubin)(Handle, char *);
+  int (*ptxSize)(Handle, size_t *);
+  int (*ptx)(Handle, char *);
   int (*destroy)(Handle *);
   const char *(*errorText)(int);
 };
@@ -106,6 +113,8 @@ static llvm::Expected<Nvrtc> openNvrtc() {
   find(nvrtc.log, "nvrtcGetProgramLog");
   find(nvrtc.cubinSize, "nvrtcGetCUBINSize");
   find(nvrtc.cubin, "nvrtcGetCUBIN");
+  find(nvrtc.ptxSize, "nvrtcGetPTXSize");
+  find(nvrtc.ptx, "nvrtcGetPTX");
   find(nvrtc.destroy, "nvrtcDestroyProgram");
   find(nvrtc.errorText, "nvrtcGetErrorString");
   if (!whole)
@@ -113,8 +122,8 @@ static llvm::Expected<Nvrtc> openNvrtc() {
   return nvrtc;
 }
 
-llvm::Expected<std::string> cleave::compileCuda(StringRef text,
-                                                StringRef architecture) {
+llvm::Expected<CudaCode> cleave::compileCuda(StringRef text,
+                                             StringRef architecture) {
   if (std::string why = checkArchitecture(architecture); !why.empty())
     return makeError(why);
   llvm::Expected<Nvrtc> nvrtc = openNvrtc();
@@ -149,14 +158,19 @@ llvm::Expected<std::string> cleave::compileCuda(StringRef text,
     }
     return failed(code, "\n" + log);
   }
-  size_t size = 0;
-  if (int code = nvrtc->cubinSize(program, &size))
-    return failed(code);
-  std::string image(size, '\0');
-  if (int code = nvrtc->cubin(program, image.data()))
-    return failed(code);
+  CudaCode result;
+  for (auto [size, copy, to] :
+       {std::tuple(nvrtc->cubinSize, nvrtc->cubin, &result.cubin),
+        std::tuple(nvrtc->ptxSize, nvrtc->ptx, &result.ptx)}) {
+    size_t bytes = 0;
+    if (int code = size(program, &bytes))
+      return failed(code);
+    to->resize(bytes);
+    if (int code = copy(program, to->data()))
+      return failed(code);
+  }
   nvrtc->destroy(&program);
-  return image;
+  return result;
 }
 
 //===----------------------------------------------------------------------===//
@@ -167,12 +181,13 @@ template <typename T> static std::string rawBytes(const T &value) {
   return std::string(reinterpret_cast<const char *>(&value), sizeof(T));
 }
 
-llvm::Expected<std::string> cleave::emitImage(StringRef image,
+llvm::Expected<std::string> cleave::emitImage(const CudaCode &code,
                                               ModuleOp module) {
   using Signature = runtime::KernelSignature;
   std::vector<DataSymbol> symbols = {
-      {runtime::kImageSymbol, image.str()},
-      {runtime::kImageSizeSymbol, rawBytes<uint64_t>(image.size())}};
+      {runtime::kImageSymbol, code.cubin},
+      {runtime::kImageSizeSymbol, rawBytes<uint64_t>(code.cubin.size())},
+      {runtime::kPtxSymbol, code.ptx}};
   for (auto kernel : module.getOps<exec::KernelOp>()) {
     auto arguments =
         static_cast<uint32_t>(kernel.getBody().front().getNumArguments());

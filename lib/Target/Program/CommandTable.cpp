@@ -103,10 +103,19 @@ LogicalResult CommandTable::convert(ContractOp op, Command &command) {
   command.kind = CommandKind::Contract;
   command.timeClass = TimeClass::Contraction;
   runtime::ContractCommand &c = command.contract;
-  RankedTensorType type = op.getType();
+  RankedTensorType type = tensorType(op.getOutput());
   int64_t rank = type.getRank();
-  if (tensorType(op.getLhs()).getElementType().isBF16())
-    c.type = runtime::DType::BF16;
+  FailureOr<runtime::DType> factor =
+      dtypeOf(op.getLoc(), tensorType(op.getLhs()).getElementType());
+  FailureOr<runtime::DType> other =
+      dtypeOf(op.getLoc(), tensorType(op.getRhs()).getElementType());
+  FailureOr<runtime::DType> result =
+      dtypeOf(op.getLoc(), type.getElementType());
+  if (failed(factor) || failed(other) || failed(result))
+    return failure();
+  c.type = *factor;
+  c.typeB = *other;
+  c.resultType = *result;
   c.m = type.getDimSize(rank - 2);
   c.n = type.getDimSize(rank - 1);
   c.k = tensorType(op.getLhs()).getShape().back();
@@ -128,6 +137,16 @@ LogicalResult CommandTable::convert(ContractOp op, Command &command) {
   c.transB = matrix(op.getRhs(), c.b, c.ldb, c.batchStrideB);
   matrix(op.getOutput(), c.c, c.ldc, c.batchStrideC);
   c.beta = op.getAccumulator() ? 1.0f : 0.0f;
+  if (op.getBias())
+    c.bias = refOf(op.getBias());
+  if (op.getGelu())
+    c.epilogue = runtime::Epilogue::Gelu;
+  else if (op.getSlopeOf())
+    c.epilogue = runtime::Epilogue::GeluGradient;
+  if (Value beside = op.getGelu() ? op.getBefore() : op.getSlopeOf()) {
+    int64_t stride = 0;
+    matrix(beside, c.beside, c.ldBeside, stride);
+  }
   return success();
 }
 
@@ -297,8 +316,8 @@ LogicalResult CommandTable::convert(FillOp op, Command &command) {
 
 LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   command.kind = CommandKind::Check;
-  command.check = {refOf(op.getFlag()), op.getMessage().str(),
-                   op.getDeferred(), op.getSkips()};
+  command.check = {refOf(op.getFlag()), op.getMessage().str(), op.getDeferred(),
+                   op.getSkips()};
   return success();
 }
 

@@ -43,6 +43,46 @@ func.func @shapes(%a: tensor<4x8xf32>, %b: tensor<4x2xf32>) -> tensor<4x2xf32> {
 
 // -----
 
+func.func @mixed_factors(%a: tensor<4x8xf16>, %b: tensor<8x8xbf16>) -> tensor<4x8xf32> {
+  // expected-error @below {{needs operands that are both f32, both bf16 or both f16}}
+  %0 = exec.contract %a, %b : (tensor<4x8xf16>, tensor<8x8xbf16>) -> tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @bias_type(%a: tensor<4x8xbf16>, %b: tensor<8x8xbf16>, %v: tensor<8xf32>) -> tensor<4x8xbf16> {
+  // expected-error @below {{is not a vector of a row}}
+  %0 = exec.contract %a, %b bias %v : (tensor<4x8xbf16>, tensor<8x8xbf16>, tensor<8xf32>) -> tensor<4x8xbf16>
+  return %0 : tensor<4x8xbf16>
+}
+
+// -----
+
+func.func @wide_gelu(%a: tensor<4x8xbf16>, %b: tensor<8x8xbf16>) -> tensor<4x8xf32> {
+  // expected-error @below {{of a 16-bit product that is not accumulated}}
+  %0 = exec.contract %a, %b {gelu} : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @before_of_what(%a: tensor<4x8xbf16>, %b: tensor<8x8xbf16>) -> tensor<4x8xbf16> {
+  // expected-error @below {{has gelu, perhaps with a second result}}
+  %0, %1 = exec.contract %a, %b : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> (tensor<4x8xbf16>, tensor<4x8xbf16>)
+  return %0 : tensor<4x8xbf16>
+}
+
+// -----
+
+func.func @rows_beside(%a: tensor<4x8xbf16>, %b: tensor<8x6xbf16>, %x: tensor<4x6xbf16>) -> tensor<4x6xbf16> {
+  // expected-error @below {{cannot read operand 2 in its layout}}
+  %0 = exec.contract %a, %b gelu_grad %x : (tensor<4x8xbf16>, tensor<8x6xbf16>, tensor<4x6xbf16>) -> tensor<4x6xbf16>
+  return %0 : tensor<4x6xbf16>
+}
+
+// -----
+
 func.func @place(%a: tensor<4x8xf32>, %b: tensor<8x2xf32>, %c: tensor<4x2xf32, #exec.layout<[4, 1]>>) -> tensor<4x2xf32> {
   // expected-error @below {{cannot take the memory of an operand}}
   %0 = exec.contract %a, %b accumulate %c : (tensor<4x8xf32>, tensor<8x2xf32>, tensor<4x2xf32, #exec.layout<[4, 1]>>) -> tensor<4x2xf32>

@@ -14,11 +14,11 @@ from cleave.testing.tools import REPOSITORY, run_tool, tool
 PAGE = REPOSITORY / "docs" / "Performance.md"
 
 
-def predict(path, device, folder):
+def predict(path, device, folder, *flags):
     report = folder / "report.json"
     text = run_tool([tool("cleave-compile"), str(path), "--target=cuda", "--precision=bf16",
                      "--plan-only", "--explain=memory", f"--predict={device}",
-                     f"--report={report}"])
+                     f"--report={report}", *flags])
     return json.loads(report.read_text())["prediction"], text
 
 
@@ -53,6 +53,30 @@ def test_the_page_has_these_figures(device, gpt, tmp_path):
     row = next(line for line in table.splitlines() if f"| {device.upper()} |" in line)
     step = float(re.findall(r"\| ([\d.]+) ", row)[-3])
     assert abs(1e3 * found["seconds"] / step - 1) < 0.02
+
+
+@pytest.mark.parametrize("flags, beside", [(["--residual=f32", "--recompute=none"], 16),
+                                           (["--recompute=none"], 16), ([], 8)])
+def test_the_page_has_the_bytes_of_a_layer(flags, beside, tmp_path):
+    """A layer's share of what a token moves: of models of two and three layers, the weights' left out."""
+    def moved(layers, batch):
+        path = tmp_path / f"gpt{layers}-{batch}.mlir"
+        assert write_model(["gpt", f"--layers={layers}", f"--batch={batch}", "-o", str(path)]) == 0
+        return predict(path, "h200", tmp_path, *flags)[0]["bytes_outside"]
+
+    of_batch = [moved(3, batch) - moved(2, batch) for batch in (8, 16)]
+    found = (of_batch[1] - of_batch[0]) / (8 * 1024 * 768) + beside
+    text = PAGE.read_text()
+    sums = [[int(x) for x in re.findall(r"\d+", line)]
+            for line in text.splitlines() if line.startswith("| sum | ") and line.count("|") == 7]
+    assert len(sums) == 2
+    both = [forward + backward for forward, backward in zip(*sums)]
+    assert both[:2] == [206, 138] and both[3] == 110
+    if not flags:
+        assert f"moves {found:.0f} d in 16 bits" in text
+    else:
+        assert abs(both[2 if "--residual=f32" in flags else 4] - found) < 1
+        assert found <= 0.7 * both[1 if "--residual=f32" in flags else 3]
 
 
 def test_refusals(gpt):

@@ -86,6 +86,17 @@ def differences(one, other, precision):
             yield name
 
 
+def farther(exact, one, other):
+    """Parameters of which `other` is farther from the run in f32 than `one`, of the same roundings in
+    another order, by more than half of that; root mean squares, one for each parameter."""
+    start, wanted = exact[1:]
+    least = 1e-5 * max(np.abs(values - start[name]).max() for name, values in wanted.items())
+    for name, values in wanted.items():
+        errors = [float(np.sqrt(np.mean((found[2][name] - values)**2))) for found in (one, other)]
+        if not errors[1] <= 1.5 * errors[0] + least:
+            yield f"{name}: {errors[1]:.2e} from f32, not {errors[0]:.2e}"
+
+
 def run_apart(artifact, steps=2):
     """In another process, since a wrong kernel can end it; then the result never comes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Arena.h"
+#include "cleave/Runtime/Core/BufferUse.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "gtest/gtest.h"
 
@@ -185,12 +186,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 9, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 10, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 9, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 10, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 9, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 10, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
@@ -284,6 +285,15 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   command(
       1, [](Command &c) { c.contract.lda = 1LL << 62; },
       "does not fit 64 bits");
+  command(
+      1, [](Command &c) { c.contract.type = c.contract.typeB = DType::F16; },
+      "only f32 and bf16 are multiplied");
+  command(
+      1, [](Command &c) { c.contract.resultType = DType::BF16; },
+      "a product is f32");
+  command(
+      1, [](Command &c) { c.contract.bias = {1, 0}; },
+      "a product with a bias or an epilogue");
   command(2, [](Command &c) { c.attention.kvHeads = 0; }, "multiple");
   command(2, [](Command &c) { c.attention.dropout = 1.0f; }, "dropout");
   command(
@@ -397,6 +407,58 @@ TEST(Program, ValidationSaysWhatIsWrong) {
         p.parts[0].commands.push_back(p.parts[0].commands[7]);
       },
       "token 7 is given to two collectives");
+}
+
+// A device rounds sums of products, and does something with them before.
+TEST(Program, ProductsOfADevice) {
+  Program device = sample();
+  device.target = "cuda";
+  device.architecture = "sm_90";
+  for (Part &part : device.parts)
+    for (Command &command : part.commands)
+      for (LaunchShape *shape :
+           {&command.kernel.launch, &command.kernel.finishLaunch})
+        *shape = {1, 32, 0};
+  ContractCommand &product = device.parts[0].commands[1].contract;
+  product.type = product.typeB = product.resultType = DType::BF16;
+  product.beta = 0;
+  product.bias = {2, 0};
+  product.epilogue = Epilogue::GeluGradient;
+  product.beside = {0, 0};
+  product.ldBeside = 4;
+  EXPECT_EQ(messageOf(device), "");
+  EXPECT_EQ(writtenBuffersOf(device.parts[0].commands[1]),
+            std::set<int32_t>({1}));
+  llvm::Expected<Program> again = parseProgram(toJSON(device));
+  ASSERT_TRUE(static_cast<bool>(again)) << llvm::toString(again.takeError());
+  EXPECT_EQ(again->parts[0].commands[1].contract, product);
+
+  auto expect = [&](auto change, const std::string &part) {
+    Program program = device;
+    change(program.parts[0].commands[1].contract);
+    EXPECT_NE(messageOf(program).find(part), std::string::npos)
+        << messageOf(program) << "\nwithout: " << part;
+  };
+  using C = ContractCommand;
+  expect([](C &c) { c.type = DType::F8E4M3; }, "only f32, bf16 and f16");
+  expect([](C &c) { c.typeB = DType::F16; }, "only f32, bf16 and f16");
+  expect([](C &c) { c.type = c.typeB = DType::F8E4M3; }, "multiples of 16");
+  expect([](C &c) { c.resultType = DType::F16; }, "of the type of its factors");
+  expect([](C &c) { c.batch = 2, c.batchStrideC = 16; }, "a batch or no");
+  expect([](C &c) { c.k = 0; }, "a batch or no products");
+  expect([](C &c) { c.beta = 1; }, "that accumulates");
+  expect([](C &c) { c.beside = {}; }, "without the matrix beside it");
+  expect([](C &c) { c.epilogue = Epilogue::None; }, "or that without one");
+  expect([](C &c) { c.ldBeside = 3; }, "beside a product overlap");
+  expect([](C &c) { c.beside.offset = 4090; }, "'beside' needs 32");
+  expect([](C &c) { c.bias.offset = 10; }, "'bias' needs 8");
+  // Gelu writes what it is taken of, or not.
+  product.epilogue = Epilogue::Gelu;
+  EXPECT_EQ(messageOf(device), "");
+  EXPECT_EQ(writtenBuffersOf(device.parts[0].commands[1]),
+            std::set<int32_t>({0, 1}));
+  product.beside = {};
+  EXPECT_EQ(messageOf(device), "");
 }
 
 TEST(Arena, MapsZeros) {

@@ -17,9 +17,12 @@ namespace cleave::runtime {
 
 /// The threads of `team` as a device that runs the program of rank number
 /// `rank`. Its second tier is a file in `tierFolder`; empty: in the folder for
-/// temporary files. The artifact and the team must outlive the device.
-cleave_device *openCpuDevice(const Artifact &artifact, int64_t rank,
-                             const ThreadTeam &team, std::string tierFolder);
+/// temporary files. The artifact and the team must outlive the device. An error
+/// if the library of contractions cannot be opened.
+llvm::Expected<cleave_device *> openCpuDevice(const Artifact &artifact,
+                                              int64_t rank,
+                                              const ThreadTeam &team,
+                                              std::string tierFolder);
 
 } // namespace cleave::runtime
 

@@ -36,6 +36,9 @@ struct KernelSignature {
 /// and how many there are as a `uint64_t`.
 inline constexpr const char *kImageSymbol = "cleave_image";
 inline constexpr const char *kImageSizeSymbol = "cleave_image_size";
+/// The same code as PTX, text that ends with a zero, from which a driver makes
+/// the code of a later device.
+inline constexpr const char *kPtxSymbol = "cleave_ptx";
 
 /// The address of a kernel, or null.
 using SymbolResolver = std::function<void *(llvm::StringRef)>;

@@ -228,17 +228,38 @@ struct KernelCommand {
   bool operator==(const KernelCommand &) const = default;
 };
 
-/// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b], row-major: op(A) is m x k
-/// and op(B) k x n, of `type`, f32 or bf16; C is f32. Strides in elements.
-/// Batched over `batch` with strides per operand (0 broadcasts).
+/// What a product does with its sums before it rounds them.
+enum class Epilogue : uint8_t {
+  None,
+  /// gelu in the form with tanh; what it is taken of is written `beside`, if
+  /// that is given.
+  Gelu,
+  /// Times the slope of that gelu at what is `beside`.
+  GeluGradient
+};
+
+/// C[b] = alpha * op(A[b]) * op(B[b]) + beta * C[b] + bias, row-major: op(A) is
+/// m x k and op(B) k x n, of `type` and `typeB`, which are one type of f32 or
+/// 16 bits, or two of 8 bits; C is `resultType`, f32 or, in 16 bits, `type`.
+/// Factors of 8 bits are rows of A and columns of B, of 16 elements or a
+/// multiple. `bias`, if any, has an element of `resultType` for each column.
+/// Strides in elements. Batched over `batch` with strides per operand (0
+/// broadcasts). Only a product of one matrix has an epilogue, which is of
+/// `resultType` too. The processor takes f32 and bf16, gives f32, and has
+/// neither bias nor epilogue.
 struct ContractCommand {
-  DType type = DType::F32;
+  DType type = DType::F32, typeB = DType::F32;
+  DType resultType = DType::F32;
   int64_t m = 0, n = 0, k = 0, batch = 1;
   Ref a, b, c;
   bool transA = false, transB = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
   int64_t batchStrideA = 0, batchStrideB = 0, batchStrideC = 0;
   float alpha = 1.0f, beta = 0.0f;
+  Ref bias;
+  Epilogue epilogue = Epilogue::None;
+  Ref beside;
+  int64_t ldBeside = 0;
 
   bool operator==(const ContractCommand &) const = default;
 };
@@ -623,7 +644,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 9;
+  static constexpr int kVersion = 10;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

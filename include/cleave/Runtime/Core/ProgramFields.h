@@ -85,6 +85,8 @@ template <typename F> void fields(F &f, const KernelCommand *) {
 template <typename F> void fields(F &f, const ContractCommand *) {
   using C = ContractCommand;
   f("type", &C::type);
+  f("typeB", &C::typeB);
+  f("resultType", &C::resultType);
   f("m", &C::m);
   f("n", &C::n);
   f("k", &C::k);
@@ -102,6 +104,10 @@ template <typename F> void fields(F &f, const ContractCommand *) {
   f("batchStrideC", &C::batchStrideC);
   f("alpha", &C::alpha);
   f("beta", &C::beta);
+  f("bias", &C::bias);
+  f("epilogue", &C::epilogue);
+  f("beside", &C::beside);
+  f("ldBeside", &C::ldBeside);
 }
 
 template <typename F> void fields(F &f, const HeadView *) {

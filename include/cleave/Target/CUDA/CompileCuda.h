@@ -20,6 +20,8 @@ std::string checkArchitecture(llvm::StringRef architecture);
 /// The multiprocessors of the GPUs of an architecture, by which work is
 /// divided; there are some with fewer.
 int64_t processorsOf(llvm::StringRef architecture);
+/// Whether a GPU of `architecture` multiplies 8-bit floats: from sm_89 on.
+bool multipliesFloat8(llvm::StringRef architecture);
 
 /// The kernels of `module`, and those with which a device executes the other
 /// commands of `programs`, as CUDA C++. Writes the launch shapes of kernels to
@@ -28,15 +30,21 @@ llvm::FailureOr<std::string>
 printCudaPrograms(mlir::ModuleOp module,
                   llvm::MutableArrayRef<runtime::Program> programs);
 
-/// Compiles CUDA C++ to a cubin for `architecture` by NVRTC, which is opened
-/// here: it needs neither a device nor a driver. Fails, with what to do, where
-/// it is not installed.
-llvm::Expected<std::string> compileCuda(llvm::StringRef text,
-                                        llvm::StringRef architecture);
+/// Code for a GPU: the binary of one architecture, and PTX, of which a driver
+/// makes that of later ones.
+struct CudaCode {
+  std::string cubin, ptx;
+};
 
-/// An object file for the host with the image of the device's code, and the
-/// signatures of the kernels of `module`, as an artifact has them.
-llvm::Expected<std::string> emitImage(llvm::StringRef image,
+/// Compiles CUDA C++ for `architecture` by NVRTC, which is opened here: it
+/// needs neither a device nor a driver. Fails, with what to do, where it is not
+/// installed.
+llvm::Expected<CudaCode> compileCuda(llvm::StringRef text,
+                                     llvm::StringRef architecture);
+
+/// An object file for the host with the device's code, and the signatures of
+/// the kernels of `module`, as an artifact has them.
+llvm::Expected<std::string> emitImage(const CudaCode &code,
                                       mlir::ModuleOp module);
 
 } // namespace cleave

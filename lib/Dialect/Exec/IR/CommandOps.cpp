@@ -181,28 +181,55 @@ LogicalResult ConstantOp::verify() {
 // Contraction
 //===----------------------------------------------------------------------===//
 
-bool ContractOp::canReadOperand(unsigned index, RankedTensorType type) {
-  return index < 2 ? isMatrix(type) : type == getType();
+void ContractOp::build(OpBuilder &builder, OperationState &state,
+                       RankedTensorType type, Value lhs, Value rhs) {
+  build(builder, state, type, Type(), lhs, rhs, Value(), Value(), Value(),
+        UnitAttr());
 }
 
-bool ContractOp::canWriteResult(unsigned, RankedTensorType type) {
-  return isMatrix(type, /*rowsOnly=*/true);
+/// Whether a library writes or reads `type` beside a product: rows that begin
+/// at multiples of 16 bytes.
+static bool isBeside(RankedTensorType type) {
+  if (type.getRank() != 2 || !isMatrix(type, /*rowsOnly=*/true))
+    return false;
+  Strided layout = getLayout(type);
+  int64_t units =
+      16 / std::max<int64_t>(1, elementBytes(type.getElementType()));
+  return layout.offset % units == 0 && layout.strides[0] % units == 0;
+}
+
+bool ContractOp::canReadOperand(unsigned index, RankedTensorType type) {
+  if (index < 2)
+    return elementBytes(type.getElementType()) == 1
+               ? isLines8(type, /*columns=*/index == 1)
+               : isMatrix(type);
+  Value operand = getOperand(index);
+  if (operand == getAccumulator() && type == getType(0))
+    return true;
+  if (operand == getBias())
+    return isDense(type);
+  return operand == getSlopeOf() && isBeside(type);
+}
+
+bool ContractOp::canWriteResult(unsigned index, RankedTensorType type) {
+  bool beside = getGelu() || getSlopeOf();
+  return beside ? isBeside(type) : isMatrix(type, /*rowsOnly=*/true);
 }
 
 SmallVector<Share> ContractOp::getShares() {
   if (getAccumulator())
-    return {{0, 2, /*must=*/true}};
+    return {{0, getNumOperands() - 1, /*must=*/true}};
   return {};
 }
 
 int64_t ContractOp::getFlops() {
-  return 2 * getType().getNumElements() *
+  return 2 * tensorType(getOutput()).getNumElements() *
          tensorType(getLhs()).getShape().back();
 }
 
 LogicalResult ContractOp::verify() {
   RankedTensorType a = tensorType(getLhs()), b = tensorType(getRhs());
-  RankedTensorType c = getType();
+  RankedTensorType c = tensorType(getOutput());
   int64_t rank = c.getRank();
   if (rank < 2 || rank > 3 || a.getRank() != rank || b.getRank() != rank)
     return emitOpError("needs matrices, or equal batches of them");
@@ -211,11 +238,36 @@ LogicalResult ContractOp::verify() {
       bs.drop_back(2) != cs.drop_back(2) || as[rank - 2] != cs[rank - 2] ||
       as[rank - 1] != bs[rank - 2] || bs[rank - 1] != cs[rank - 1])
     return emitOpError("shapes ") << a << " and " << b << " do not give " << c;
-  Type factor = a.getElementType();
-  if (b.getElementType() != factor || !c.getElementType().isF32() ||
-      !(factor.isF32() || factor.isBF16()))
-    return emitOpError("needs operands that are both f32 or both bf16, and an "
-                       "f32 result");
+  Type factor = a.getElementType(), element = c.getElementType();
+  auto isEight = [](Type type) {
+    return isa<Float8E4M3FNType, Float8E5M2Type>(type);
+  };
+  if (isEight(factor) || isEight(b.getElementType())) {
+    if (!isEight(factor) || !isEight(b.getElementType()) || !element.isF32() ||
+        (isa<Float8E5M2Type>(factor) && b.getElementType() == factor) ||
+        rank != 2 || as[1] % 16 != 0 || bs[1] % 16 != 0)
+      return emitOpError("needs operands of 8 bits that are not both f8E5M2, "
+                         "of multiples of 16 rows and columns, and an f32 "
+                         "result");
+  } else if (b.getElementType() != factor ||
+             !(factor.isF32() || factor.isBF16() || factor.isF16()) ||
+             !(element.isF32() || element == factor)) {
+    return emitOpError("needs operands that are both f32, both bf16 or both "
+                       "f16, and a result that is f32 or of their type");
+  }
+  if (getBias() &&
+      (rank != 2 || tensorType(getBias()).getShape() != cs.take_back() ||
+       tensorType(getBias()).getElementType() != element))
+    return emitOpError("bias ")
+           << getBias().getType() << " is not a vector of a row of " << c;
+  if ((getBefore() && !getGelu()) || (getGelu() && getSlopeOf()) ||
+      ((getGelu() || getSlopeOf()) && (getAccumulator() || element.isF32())))
+    return emitOpError("has gelu, perhaps with a second result, or gelu_grad, "
+                       "of a 16-bit product that is not accumulated");
+  for (Value beside : {getBefore(), getSlopeOf()})
+    if (beside && (tensorType(beside).getShape() != cs ||
+                   tensorType(beside).getElementType() != element))
+      return emitOpError("has ") << beside.getType() << " beside " << c;
   if (failed(verifyInPlace(*this, getAccumulator(), getOutput())))
     return failure();
   return verifyLayouts(cast<CommandOpInterface>(getOperation()));

@@ -39,12 +39,13 @@ static Strided canonical(ArrayRef<int64_t> shape, const Strided &layout) {
 RankedTensorType cleave::exec::withLayout(RankedTensorType type,
                                           const Strided &layout) {
   Strided plain = canonical(type.getShape(), layout);
-  bool dense = plain.offset == 0 &&
-               ArrayRef(plain.strides) == ArrayRef(denseStrides(type.getShape()));
+  bool dense = plain.offset == 0 && ArrayRef(plain.strides) ==
+                                        ArrayRef(denseStrides(type.getShape()));
   Attribute encoding;
   if (!dense)
     encoding = LayoutAttr::get(type.getContext(), plain.strides, plain.offset);
-  return RankedTensorType::get(type.getShape(), type.getElementType(), encoding);
+  return RankedTensorType::get(type.getShape(), type.getElementType(),
+                               encoding);
 }
 
 bool cleave::exec::isDense(RankedTensorType type) {
@@ -76,6 +77,16 @@ bool cleave::exec::isMatrix(RankedTensorType type, bool rowsOnly) {
   bool byColumns = (strides[0] == 1 || shape[0] == 1) &&
                    (strides[1] >= shape[0] || shape[1] == 1);
   return byRows || (!rowsOnly && byColumns);
+}
+
+bool cleave::exec::isLines8(RankedTensorType type, bool columns) {
+  if (type.getRank() != 2)
+    return false;
+  Strided layout = getLayout(type);
+  int64_t along = columns ? 0 : 1, across = 1 - along;
+  return layout.strides[along] == 1 && layout.offset % 16 == 0 &&
+         layout.strides[across] % 16 == 0 &&
+         layout.strides[across] >= type.getDimSize(along);
 }
 
 bool cleave::exec::isHeadView(RankedTensorType type) {
@@ -113,9 +124,8 @@ static std::optional<SmallVector<Axis>> axesOf(RankedTensorType type) {
   for (auto [dim, size] : llvm::enumerate(type.getShape()))
     if (size > 1)
       axes.push_back({size, layout.strides[dim], static_cast<unsigned>(dim)});
-  llvm::sort(axes, [](const Axis &a, const Axis &b) {
-    return a.stride > b.stride;
-  });
+  llvm::sort(axes,
+             [](const Axis &a, const Axis &b) { return a.stride > b.stride; });
   int64_t inner = 0;
   for (const Axis &axis : llvm::reverse(axes)) {
     if (axis.stride <= inner)

@@ -112,12 +112,20 @@ void Rounding::findParts() {
 }
 
 /// The gradient of a parameter is a sum, in f32 unless gradients are rounded,
-/// up to the last of its uses.
+/// up to the last of its uses. Where sums are rounded, what another product or
+/// a norm reads is the gradient of an activation.
 void Rounding::findGradients() {
+  auto isRead = [&](OpOperand &use) {
+    auto policy = dyn_cast<PrecisionOpInterface>(use.getOwner());
+    return roundSums && policy && !isa<GradientOp>(use.getOwner()) &&
+           policy.getOperandPrecision(use.getOperandNumber()) !=
+               OperandPrecision::F32;
+  };
   for (Operation &op : llvm::reverse(block.without_terminator()))
     if (backward.contains(&op) && !update.contains(&op) && !op.use_empty() &&
-        llvm::all_of(op.getUsers(), [&](Operation *user) {
-          return isa<GradientOp>(user) || sums.contains(user);
+        llvm::all_of(op.getUses(), [&](OpOperand &use) {
+          return isa<GradientOp>(use.getOwner()) ||
+                 (sums.contains(use.getOwner()) && !isRead(use));
         }))
       sums.insert(&op);
 }

@@ -151,7 +151,7 @@ def Exec_EvictOp : Exec_Command<"evict", [AllTypesMatch<["input", "output"]>],
 // Library calls
 //===----------------------------------------------------------------------===//
 
-def Exec_ContractOp : Exec_Command<"contract", [Pure],
+def Exec_ContractOp : Exec_Command<"contract", [Pure, AttrSizedOperandSegments],
     ["getShares", "canWriteResult", "canReadOperand", "getFlops"]> {
   let summary = "A matrix product, or a batch of them";
   let description = [{
@@ -159,20 +159,43 @@ def Exec_ContractOp : Exec_Command<"contract", [Pure],
     dimension or none. The layouts of the operands define which of them are
     transposed: one of the last two strides is 1; for the result it is the last.
     With `accumulate`, the product is added to that operand, whose memory the
-    result takes. Operands are f32 or bf16, sums and result f32.
+    result takes. Operands are f32, bf16 or f16; sums are f32, and the result is
+    f32 or, of 16-bit operands, of their type: then it is rounded once, after
+    what follows. Operands of 8 bits, of which one is f8E4M3FN, are contiguous
+    rows of A and columns of B at multiples of 16 elements; the result is f32.
+
+    With `bias`, a vector of the result's type, element n is added to column n.
+    Of a product without a batch the result may be its gelu, in the form with
+    tanh: `gelu` may have what it is taken of as a second result; `gelu_grad` is
+    the product times the slope of gelu at the matrix that follows.
     ```mlir
     %c = exec.contract %a, %b accumulate %c0
         : (tensor<4x8xf32>, tensor<8x16xf32, #exec.layout<[1, 8]>>, tensor<4x16xf32>)
         -> tensor<4x16xf32>
+    %y, %x = exec.contract %a, %b bias %v {gelu}
+        : (tensor<4x8xbf16>, tensor<8x16xbf16>, tensor<16xbf16>)
+        -> (tensor<4x16xbf16>, tensor<4x16xbf16>)
+    %d = exec.contract %a, %b gelu_grad %x
+        : (tensor<4x8xbf16>, tensor<8x16xbf16>, tensor<4x16xbf16>)
+        -> tensor<4x16xbf16>
     ```
   }];
   let arguments = (ins AnyRankedTensor:$lhs, AnyRankedTensor:$rhs,
-                       Optional<AnyRankedTensor>:$accumulator);
-  let results = (outs AnyRankedTensor:$output);
+                       Optional<AnyRankedTensor>:$bias,
+                       Optional<AnyRankedTensor>:$slope_of,
+                       Optional<AnyRankedTensor>:$accumulator,
+                       UnitAttr:$gelu);
+  let results = (outs AnyRankedTensor:$output,
+                      Optional<AnyRankedTensor>:$before);
   let assemblyFormat = [{
-    $lhs `,` $rhs (`accumulate` $accumulator^)? attr-dict `:`
+    $lhs `,` $rhs (`bias` $bias^)? (`gelu_grad` $slope_of^)?
+    (`accumulate` $accumulator^)? attr-dict `:`
     functional-type(operands, results)
   }];
+  let builders = [
+    OpBuilder<(ins "::mlir::RankedTensorType":$type, "::mlir::Value":$lhs,
+                   "::mlir::Value":$rhs)>,
+  ];
   let hasVerifier = 1;
 }
 

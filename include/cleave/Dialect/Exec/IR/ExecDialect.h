@@ -123,6 +123,9 @@ int64_t extentBytes(mlir::RankedTensorType type);
 /// which a product can read; with `rowsOnly`, with contiguous rows, which a
 /// product can write.
 bool isMatrix(mlir::RankedTensorType type, bool rowsOnly = false);
+/// True for a matrix with contiguous rows, or columns, that begin at multiples
+/// of 16 elements, which a product of 8 bits can read.
+bool isLines8(mlir::RankedTensorType type, bool columns);
 
 /// `to` addresses elements of `from`, both in one buffer. Returns the layout
 /// with which `to` addresses the same elements after `from` moves to the layout
