@@ -71,9 +71,11 @@ static std::string attentionKernels(const std::set<std::string> &symbols) {
     std::string symbol = formatv("cleave_attention_{0}_{1}", kind, size);
     if (!symbols.count(symbol))
       return;
-    os << "extern \"C\" __global__ void __launch_bounds__(attentionThreads"
-       << (function.contains('<') ? ", 2)\n" : ")\n") << symbol
-       << "(AttentionArguments a) {\n  " << function
+    // As in the files: ptxas would spill to fit a third block of f32.
+    bool alone = !function.contains('<') && kind == "keys" && size > 128;
+    os << "extern \"C\" __global__ void __launch_bounds__(attentionThreads, "
+       << (alone ? 1 : 2) << ")\n"
+       << symbol << "(AttentionArguments a) {\n  " << function
        << (function.contains('<') ? ", " : "<") << size;
     for (int number : shape)
       os << ", " << number;

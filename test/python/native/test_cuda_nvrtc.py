@@ -22,11 +22,6 @@ PRECISIONS = ["f32", "bf16", "fp16"]
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 #: Of two layers, so that kernels between layers are among them.
 SIZE = "--hidden=768 --heads=12 --layers=2 --seq=1024 --vocab=50257 --batch=8 --dropout=0.1".split()
-#: Kernels that spill, and why that is accepted.
-SPILLS = {
-    # Two words, outside of the loop over keys, where a block of three warps has 168 registers.
-    "cleave_attention_forward_64": 16,
-}
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +71,7 @@ def test_all_kernels_compile(family, precision, architecture, compiled):
     ptx, log = compile_kernels(text, architecture)
     found = cuda_nvrtc.resources(log)
     assert len(found) == text.count('extern "C" __global__') == len(cuda_nvrtc.entries(ptx))
-    assert not {name: used.spilled for name, used in found.items()
-                if used.spilled > SPILLS.get(name, 0)}
+    assert not {name: used.spilled for name, used in found.items() if used.spilled}
 
 
 # Widths of accesses -------------------------------------------------------------------
