@@ -109,13 +109,43 @@ exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x4000
 // CHECK: for (int group = warp * 4; group < last; ++group) {
 // CHECK: out0[c] = sum;
 exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<100xf32>)
-    attributes {rows_per_group = 16 : i64} {
+    attributes {groups = 4 : i64} {
   exec.pass {
     %0 = exec.load %x at affine_map<(r, c) -> (r * 100 + c)> : tensor<64x100xf32> -> f32
     exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<100xf32>
     exec.yield
   }
 }
+
+// Teams of a block have a row each; those of the last rows have none. The sums
+// of one group are the results.
+// CHECK: // grid 1, block 128
+// CHECK-NOT: scratch
+// CHECK-LABEL: cleave_kernel_teams(
+// CHECK: const int lane = threadIdx.x % 64, team = threadIdx.x / 64;
+// CHECK: for (int first = group * 7; first < last; first += 2) {
+// CHECK: const int row = min(first + team, last - 1);
+// CHECK: const bool own = first + team < last;
+// CHECK: if (own)
+// CHECK-NEXT: partial0[k][0] = partial0[k][0] + v
+// CHECK: reduceAll<64, 2>(
+// CHECK: if (lane == 0 && own)
+// CHECK-NEXT: out1[row] = v
+// CHECK: reduceTeams<64, 2>(partial0[k], Sum());
+// CHECK: if (team == 0) {
+// CHECK: out0[c] = partial0[k][0];
+exec.kernel @teams column [7, 50] (%x: tensor<7x50xf32>) -> (%y: tensor<50xf32>, %z: tensor<7xf32>)
+    attributes {teams = 2 : i64, threads = 64 : i64} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 50 + c)> : tensor<7x50xf32> -> f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<50xf32>
+    %1 = exec.reduce sum %0 : f32
+    exec.yield %1 : f32
+  }
+  exec.store %sum, %z at affine_map<(r, c) -> (r)> : f32, tensor<7xf32>
+}
+
+// CHECK-NOT: cleave_finish_teams
 
 // Sixteen threads share the counters of 64 elements; an index that does not
 // fit computes its own.

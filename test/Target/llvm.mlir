@@ -76,7 +76,7 @@ exec.kernel @turn map [16, 64] (%x: tensor<64x16xf32>) -> (%y: tensor<16x64xf32>
 // CHECK-LABEL: define void @cleave_kernel_columns(
 // CHECK-LABEL: define void @cleave_finish_columns(
 exec.kernel @columns column [64, 32] (%x: tensor<64x32xf32>) -> (%y: tensor<32xf32>)
-    attributes {rows_per_group = 16 : i64} {
+    attributes {groups = 4 : i64} {
   exec.pass {
     %0 = exec.load %x at affine_map<(r, c) -> (r * 32 + c)> : tensor<64x32xf32> -> f32
     exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<32xf32>

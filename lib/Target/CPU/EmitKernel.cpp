@@ -131,7 +131,7 @@ int KernelEmitter::levelOf(Operation *op) {
 }
 
 LogicalResult KernelEmitter::prepare() {
-  if (kernel.isTwoStage()) {
+  if (kernel.accumulates()) {
     int64_t base = 0;
     kernel.getBody().walk([&](AccumulateOp op) {
       int64_t width = isa<PassOp>(op->getParentOp()) ? cols : 1;
@@ -221,34 +221,41 @@ void KernelEmitter::createFunction(StringRef name) {
 void KernelEmitter::emitKeeps() {
   // Rows are on the stack, up to a size that any thread's stack has; longer
   // ones in memory allocated for the call.
-  constexpr int64_t stackBytes = 256 << 10;
-  int64_t total = 0;
+  onStack = 0;
   for (KeepOp keep : kernel.getBody().front().getOps<KeepOp>()) {
     auto type = cast<RankedTensorType>(keep.getRow().getType());
     llvm::Type *element = memoryType(type.getElementType());
     int64_t bytes = type.getNumElements() *
                     module.getDataLayout().getTypeAllocSize(element);
     bytes = (bytes + 63) / 64 * 64;
-    total += bytes;
-    if (total <= stackBytes) {
-      auto *slot = b.CreateAlloca(b.getInt8Ty(), index(bytes));
-      slot->setAlignment(llvm::Align(64));
-      values[keep.getRow()] = slot;
-      continue;
-    }
-    llvm::FunctionCallee allocate = module.getOrInsertFunction(
-        "aligned_alloc", b.getPtrTy(), b.getInt64Ty(), b.getInt64Ty());
-    llvm::Value *memory = b.CreateCall(allocate, {index(64), index(bytes)});
-    auto *lost = llvm::BasicBlock::Create(b.getContext(), "lost", function);
-    auto *found = llvm::BasicBlock::Create(b.getContext(), "found", function);
-    b.CreateCondBr(b.CreateIsNull(memory), lost, found);
-    b.SetInsertPoint(lost);
-    b.CreateCall(module.getOrInsertFunction("abort", b.getVoidTy()));
-    b.CreateUnreachable();
-    b.SetInsertPoint(found);
-    values[keep.getRow()] = memory;
-    allocated.push_back(memory);
+    values[keep.getRow()] = emitMemory(bytes);
   }
+  // The sums of one group are nobody else's.
+  if (kernel.accumulates() && !kernel.isTwoStage())
+    scratch = emitMemory(kernel.getGroupBytes());
+}
+
+/// Aligned memory of one call of the kernel.
+llvm::Value *KernelEmitter::emitMemory(int64_t bytes) {
+  constexpr int64_t stackBytes = 256 << 10;
+  onStack += bytes;
+  if (onStack <= stackBytes) {
+    auto *slot = b.CreateAlloca(b.getInt8Ty(), index(bytes));
+    slot->setAlignment(llvm::Align(64));
+    return slot;
+  }
+  llvm::FunctionCallee allocate = module.getOrInsertFunction(
+      "aligned_alloc", b.getPtrTy(), b.getInt64Ty(), b.getInt64Ty());
+  llvm::Value *memory = b.CreateCall(allocate, {index(64), index(bytes)});
+  auto *lost = llvm::BasicBlock::Create(b.getContext(), "lost", function);
+  auto *found = llvm::BasicBlock::Create(b.getContext(), "found", function);
+  b.CreateCondBr(b.CreateIsNull(memory), lost, found);
+  b.SetInsertPoint(lost);
+  b.CreateCall(module.getOrInsertFunction("abort", b.getVoidTy()));
+  b.CreateUnreachable();
+  b.SetInsertPoint(found);
+  allocated.push_back(memory);
+  return memory;
 }
 
 void KernelEmitter::emitReturn() {
@@ -282,20 +289,23 @@ void KernelEmitter::emitInitialPartials() {
 }
 
 LogicalResult KernelEmitter::emitGroups() {
-  int64_t perGroup = kernel.getRowsPerGroup();
+  // Group g begins at row g * rows / groups.
+  auto firstOf = [&](llvm::Value *number) {
+    return b.CreateUDiv(b.CreateNSWMul(number, index(rows)),
+                        index(kernel.getItems()));
+  };
   Loop groups = beginLoop(begin, end, 1);
   group = groups.index;
   emitInitialPartials();
-  llvm::Value *first = b.CreateNSWMul(group, index(perGroup));
-  llvm::Value *last = b.CreateBinaryIntrinsic(
-      llvm::Intrinsic::smin, b.CreateNSWAdd(first, index(perGroup)),
-      index(rows));
-  Loop loop = beginLoop(first, last, 1);
+  Loop loop =
+      beginLoop(firstOf(group), firstOf(b.CreateNSWAdd(group, index(1))), 1);
   point = {};
   point.row = loop.index;
   if (failed(emitBlock(kernel.getBody().front(), 1)))
     return failure();
   endLoop(loop);
+  if (!kernel.isTwoStage())
+    emitSums(index(0), index(kernel.getFinishItems()));
   endLoop(groups);
   return success();
 }
@@ -324,8 +334,8 @@ LogicalResult KernelEmitter::emitFlat() {
     return success();
   };
   llvm::Value *span = b.CreateNSWSub(to, from);
-  llvm::Value *whole = b.CreateNSWAdd(
-      from, b.CreateAnd(span, index(-int64_t(maxLanes))));
+  llvm::Value *whole =
+      b.CreateNSWAdd(from, b.CreateAnd(span, index(-int64_t(maxLanes))));
   Loop main = beginLoop(from, whole, maxLanes);
   if (failed(body(main.index, maxLanes, nullptr)))
     return failure();
@@ -339,23 +349,23 @@ LogicalResult KernelEmitter::emitFlat() {
   return success();
 }
 
-LogicalResult KernelEmitter::emitFinish() {
-  createFunction(kernel.getFinishName());
+/// Stores the columns [from, to) of the sums of all groups.
+void KernelEmitter::emitSums(llvm::Value *from, llvm::Value *to) {
   int64_t groups = kernel.getItems();
   kernel.getBody().walk([&](AccumulateOp op) {
     const Partial &partial = partials[op];
     Type type = op.getValue().getType();
     llvm::Type *element = memoryType(type);
     unsigned lanes = partial.width == 1 ? 1 : maxLanes;
-    llvm::Value *to = b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end,
-                                              index(partial.width));
-    Loop loop = beginLoop(begin, to, lanes);
+    llvm::Value *last = b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, to,
+                                                index(partial.width));
+    Loop loop = beginLoop(from, last, lanes);
     point = {};
     point.lanes = lanes;
     point.row = index(0);
     point.col = loop.index;
     if (lanes > 1)
-      point.mask = laneMask(b.CreateNSWSub(to, loop.index), lanes);
+      point.mask = laneMask(b.CreateNSWSub(last, loop.index), lanes);
     auto load = [&](llvm::Value *group) -> llvm::Value * {
       llvm::Value *at =
           b.CreateGEP(element, partialPointer(partial, group), loop.index);
@@ -376,8 +386,12 @@ LogicalResult KernelEmitter::emitFinish() {
     storeTo(op.getMemory(), type, placeOf(op.getMap(), {}), result);
     endLoop(loop);
   });
+}
+
+void KernelEmitter::emitFinish() {
+  createFunction(kernel.getFinishName());
+  emitSums(begin, end);
   emitReturn();
-  return success();
 }
 
 LogicalResult KernelEmitter::emit() {
@@ -387,13 +401,13 @@ LogicalResult KernelEmitter::emit() {
   emitKeeps();
   if (failed(emitInvariant()))
     return failure();
-  LogicalResult result = flat                  ? emitFlat()
-                         : kernel.isTwoStage() ? emitGroups()
-                                               : emitRows();
+  LogicalResult result = flat                   ? emitFlat()
+                         : kernel.accumulates() ? emitGroups()
+                                                : emitRows();
   if (failed(result))
     return failure();
   emitReturn();
   if (kernel.isTwoStage())
-    return emitFinish();
+    emitFinish();
   return success();
 }

@@ -67,8 +67,10 @@ private:
   llvm::LogicalResult emitGroups();
   llvm::LogicalResult emitFlat();
   void emitInitialPartials();
-  llvm::LogicalResult emitFinish();
+  void emitSums(llvm::Value *from, llvm::Value *to);
+  void emitFinish();
   void emitKeeps();
+  llvm::Value *emitMemory(int64_t bytes);
   void emitReturn();
   Loop beginLoop(llvm::Value *from, llvm::Value *to, int64_t step,
                  llvm::ArrayRef<llvm::Value *> carried = {});
@@ -142,6 +144,8 @@ private:
   llvm::DenseMap<mlir::Operation *, llvm::Value *> running;
   llvm::DenseMap<mlir::Operation *, Partial> partials;
   llvm::SmallVector<llvm::Value *> allocated;
+  /// Bytes of the memory of the call that would fit the stack.
+  int64_t onStack = 0;
   /// Draws of the 64 columns being written, and the index of their current
   /// vector.
   struct Draws {

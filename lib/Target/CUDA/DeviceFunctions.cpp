@@ -62,9 +62,9 @@ struct Min {
   }
 };
 
-// Combines each of `x` over all threads of the block, in a fixed order; all
-// threads get the results.
-template <int Threads, class T, int N, class Op>
+// Combines each of `x` over the threads of each team of the block, in a fixed
+// order; all of them get the results.
+template <int Threads, int Teams = 1, class T, int N, class Op>
 __device__ __forceinline__ void reduceAll(T (&x)[N], Op op) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
@@ -72,7 +72,9 @@ __device__ __forceinline__ void reduceAll(T (&x)[N], Op op) {
     for (int i = 0; i < N; ++i)
       x[i] = op(x[i], (T)__shfl_xor_sync(0xffffffffu, x[i], step));
   if constexpr (Threads > 32) {
-    __shared__ T partial[N][Threads / 32];
+    constexpr int warps = Threads / 32;
+    __shared__ T partial[N][Teams * warps];
+    const int first = Teams == 1 ? 0 : int(threadIdx.x) / Threads * warps;
     if (threadIdx.x % 32 == 0)
 #pragma unroll
       for (int i = 0; i < N; ++i)
@@ -80,20 +82,41 @@ __device__ __forceinline__ void reduceAll(T (&x)[N], Op op) {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      x[i] = partial[i][0];
+      x[i] = partial[i][first];
 #pragma unroll
-      for (int warp = 1; warp < Threads / 32; ++warp)
-        x[i] = op(x[i], partial[i][warp]);
+      for (int warp = 1; warp < warps; ++warp)
+        x[i] = op(x[i], partial[i][first + warp]);
     }
     __syncthreads();
   }
 }
 
-template <int Threads, class T, class Op>
+template <int Threads, int Teams = 1, class T, class Op>
 __device__ __forceinline__ T reduceBlock(T x, Op op) {
   T all[1] = {x};
-  reduceAll<Threads>(all, op);
+  reduceAll<Threads, Teams>(all, op);
   return all[0];
+}
+
+// Combines each of `x` over the threads of all teams that have the same number
+// in theirs, in the order of teams; those of the first get the results.
+template <int Threads, int Teams, class T, int N, class Op>
+__device__ __forceinline__ void reduceTeams(T (&x)[N], Op op) {
+  __shared__ T partial[Teams - 1][N][Threads];
+  const int lane = int(threadIdx.x) % Threads;
+  const int team = int(threadIdx.x) / Threads;
+  if (team > 0)
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      partial[team - 1][i][lane] = x[i];
+  __syncthreads();
+  if (team == 0)
+#pragma unroll
+    for (int other = 0; other < Teams - 1; ++other)
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        x[i] = op(x[i], partial[other][i][lane]);
+  __syncthreads();
 }
 
 // Combines `x` of the threads of all warps that have the same lane, in the order

@@ -29,7 +29,10 @@ llvm::StringRef float8Functions();
 /// of a row. Otherwise a block has a row, or a group of rows when the kernel
 /// accumulates over rows: thread t has the columns `(k * threads + t) * vector
 /// + j`, the same in each pass, so that kept rows and partial sums can be in
-/// registers. Accesses of `vector` neighbours have up to 16 bytes.
+/// registers. Accesses of `vector` neighbours have up to 16 bytes. Of a group,
+/// a block has some rows at once: each of its teams of threads has one, and the
+/// sums of all teams are combined at last. Where these are not as many rows,
+/// the last teams repeat the last row and keep nothing of it.
 class KernelPrinter {
 public:
   /// `shared` has a bit for each argument: whether its memory may be that of
@@ -57,12 +60,14 @@ private:
 
   // Structure: PrintKernel.cpp.
   void analyse();
+  void chooseTeams(bool scans);
   void holdRows(int64_t registers);
   void chooseVector();
   void printHead(llvm::StringRef name, int64_t grid, llvm::StringRef note);
   llvm::LogicalResult printFlat();
   llvm::LogicalResult printRows();
   llvm::LogicalResult printFinish();
+  std::string sumPlace(exec::AccumulateOp op, llvm::StringRef column);
   llvm::LogicalResult printRow();
   llvm::LogicalResult printPass(exec::PassOp pass);
   llvm::LogicalResult printScanPass(exec::PassOp pass);
@@ -103,6 +108,15 @@ private:
                       const std::string &a, const std::string &b);
   /// This thread's current element of a row in registers.
   std::string element() const { return vector == 1 ? "[k][0]" : "[k][j]"; }
+  /// The number of the thread among those that have its row.
+  std::string thread() const { return teams == 1 ? "threadIdx.x" : "lane"; }
+  /// Before what only teams with a row do.
+  std::string ifOwn() const { return idle ? "if (own)\n  " : ""; }
+  /// The types and functions of reductions of a row.
+  std::string rowShape() const {
+    return std::to_string(threads) +
+           (teams == 1 ? "" : ", " + std::to_string(teams));
+  }
   std::string name(mlir::Value value);
   void define(mlir::Value value, const std::string &text);
 
@@ -110,7 +124,11 @@ private:
   mlir::raw_indented_ostream os;
   LaunchShapes &launches;
   llvm::BitVector shared;
-  int64_t rows, cols, vector, threads;
+  /// Of the threads that have a row.
+  int64_t threads;
+  int64_t rows, cols, vector, teams = 1;
+  /// Whether some teams have no row at last.
+  bool idle = false;
   /// Columns that one thread handles, in pieces of `vector`, and blocks that
   /// have the columns of a row together.
   int64_t pieces, tiles = 1;

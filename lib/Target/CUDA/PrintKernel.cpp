@@ -23,8 +23,8 @@ static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 KernelPrinter::KernelPrinter(KernelOp kernel, const llvm::BitVector &shared,
                              raw_ostream &os, LaunchShapes &launches)
     : kernel(kernel), os(os), launches(launches), shared(shared),
-      rows(kernel.getRows()), cols(kernel.getCols()),
-      vector(kernel.getVector()), threads(kernel.getThreads()) {
+      threads(kernel.getThreads()), rows(kernel.getRows()),
+      cols(kernel.getCols()), vector(kernel.getVector()) {
   // Blocks consist of whole warps.
   threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
   if (auto valid = kernel.getValid())
@@ -112,10 +112,23 @@ void KernelPrinter::analyse() {
     partialBase[op] = base;
     base += ceilDiv((inside ? cols : 1) * size, 64) * 64 * kernel.getItems();
   });
+  chooseTeams(scans);
   // The threads of a scan have no columns of their own, and only unrolled loops
   // have their elements in registers.
   if (!flat && !scans && pieces <= 16)
     holdRows(registers - used);
+}
+
+/// Teams are of use, and have no memory in common, while rows that are kept and
+/// sums are in registers.
+void KernelPrinter::chooseTeams(bool scans) {
+  auto inMemory = [](auto &entry) { return !entry.second.registers; };
+  teams = kernel.getTeams();
+  if (!kernel.accumulates() || scans || threads * teams > 1024 ||
+      llvm::any_of(kept, inMemory) || llvm::any_of(sums, inMemory))
+    teams = 1;
+  int64_t items = kernel.getItems();
+  idle = teams > 1 && (rows % items != 0 || rows / items % teams != 0);
 }
 
 /// Chooses the rows of memory that stay in at most `registers`.
@@ -161,14 +174,15 @@ void KernelPrinter::holdRows(int64_t registers) {
 //===----------------------------------------------------------------------===//
 
 void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
-  launches[symbol] = {grid, static_cast<int32_t>(threads),
+  int64_t block = threads * teams;
+  launches[symbol] = {grid, static_cast<int32_t>(block),
                       static_cast<int32_t>(flat ? 0 : sharedBytes)};
-  os << "// grid " << grid << ", block " << threads << note << "\n";
-  os << "extern \"C\" __global__ void __launch_bounds__(" << threads;
+  os << "// grid " << grid << ", block " << block << note << "\n";
+  os << "extern \"C\" __global__ void __launch_bounds__(" << block;
   // ptxas would rather spill than use more registers than a full
   // multiprocessor has; kernels over rows use about a hundred.
   if (!flat)
-    os << ", " << std::max<int64_t>(1, 480 / threads);
+    os << ", " << std::max<int64_t>(1, 480 / block);
   os << ")\n" << symbol << "(";
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {
@@ -197,10 +211,10 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
     os << "[[maybe_unused]] constexpr int k = 0;\n";
     os << "[[maybe_unused]] const int c = ";
     if (tiles > 1)
-      os << "(blockIdx.x % " << tiles << " * " << threads
-         << " + int(threadIdx.x))" << step << ";\n";
+      os << "(blockIdx.x % " << tiles << " * " << threads << " + int("
+         << thread() << "))" << step << ";\n";
     else
-      os << "threadIdx.x" << step << ";\n";
+      os << thread() << step << ";\n";
   } else {
     if (pieces <= 16)
       os << "#pragma unroll\n";
@@ -208,8 +222,8 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
       os << "#pragma unroll 4\n";
     os << "for (int k = 0; k < " << pieces << "; ++k) {\n";
     os.indent();
-    os << "[[maybe_unused]] const int c = (k * " << threads
-       << " + int(threadIdx.x))" << step << ";\n";
+    os << "[[maybe_unused]] const int c = (k * " << threads << " + int("
+       << thread() << "))" << step << ";\n";
   }
   if (!whole) {
     os << "if (c < " << (ragged ? "columns" : std::to_string(cols)) << ") {\n";
@@ -303,8 +317,9 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
     os << "}\n";
   }
   for (Write &write : writes)
-    os << "storeVector<" << write.bytes << ">(" << name(write.store.getMemory())
-       << " + " << offset(write.store.getMap(), {}, "c") << ", " << write.lanes
+    os << ifOwn() << "storeVector<" << write.bytes << ">("
+       << name(write.store.getMemory()) << " + "
+       << offset(write.store.getMap(), {}, "c") << ", " << write.lanes
        << ");\n";
   inPass = false;
   return result;
@@ -334,7 +349,7 @@ void KernelPrinter::printPassResults(PassOp pass) {
                                        return name(yield.getValues()[i]);
                                      }),
                      ", ")
-       << "};\nreduceAll<" << threads << ">(" << id << ", " << nameOf(kind)
+       << "};\nreduceAll<" << rowShape() << ">(" << id << ", " << nameOf(kind)
        << "());\n";
     for (auto [at, i] : llvm::enumerate(numbers))
       names[pass.getResult(i)] = id + "[" + std::to_string(at) + "]";
@@ -421,9 +436,9 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
   softmaxSum = sum;
   printColumnLoop([&] { (void)printColumns(pass.getBody().front()); });
   softmaxSum.clear();
-  os << "const float " << found.most << " = reduceBlock<" << threads << ">("
+  os << "const float " << found.most << " = reduceBlock<" << rowShape() << ">("
      << most << ", Max());\n";
-  os << "const float " << found.sum << " = reduceBlock<" << threads << ">("
+  os << "const float " << found.sum << " = reduceBlock<" << rowShape() << ">("
      << sum << " * expf(" << most << " - " << found.most << "), Sum());\n";
   names[pass.getResult(0)] = found.most;
   softmaxes.push_back(found);
@@ -539,12 +554,12 @@ LogicalResult KernelPrinter::printFlat() {
 }
 
 LogicalResult KernelPrinter::printRows() {
-  int64_t items = kernel.getItems(), perGroup = kernel.getRowsPerGroup();
-  bool groups = kernel.isTwoStage();
+  int64_t items = kernel.getItems();
+  bool groups = kernel.accumulates(), finishes = kernel.isTwoStage();
   std::string note;
   if (sharedBytes)
     note += ", dynamic shared memory " + std::to_string(sharedBytes);
-  if (groups)
+  if (finishes)
     note += ", scratch " + std::to_string(kernel.getScratchBytes());
   printHead(kernel.getFunctionName(), items * tiles, note);
   if (sharedBytes)
@@ -573,7 +588,10 @@ LogicalResult KernelPrinter::printRows() {
     return success();
   }
 
-  // Partial sums of the group.
+  // Partial sums of the group; of the only one, the results.
+  if (teams > 1)
+    os << "const int lane = threadIdx.x % " << threads
+       << ", team = threadIdx.x / " << threads << ";\n";
   os << "const int group = blockIdx.x";
   if (tiles > 1)
     os << " / " << tiles;
@@ -585,9 +603,10 @@ LogicalResult KernelPrinter::printRows() {
     std::string initial = identity(accumulate.getKind(), type);
     int64_t bytes = ceilDiv((inside ? cols : 1) * byteSize(type), 64) * 64;
     std::string memory = memoryName(type);
-    os << memory << " *const " << slot.name << "_row = reinterpret_cast<"
-       << memory << " *>(scratch + " << partialBase[op]
-       << " + (long long)group * " << bytes << ");\n";
+    if (finishes)
+      os << memory << " *const " << slot.name << "_row = reinterpret_cast<"
+         << memory << " *>(scratch + " << partialBase[op]
+         << " + (long long)group * " << bytes << ");\n";
     if (slot.registers) {
       int64_t count = inside ? pieces : 1, width = inside ? vector : 1;
       os << typeName(type) << " " << slot.name << "[" << count << "][" << width
@@ -596,44 +615,95 @@ LogicalResult KernelPrinter::printRows() {
          << "  #pragma unroll\n  for (int j = 0; j < " << width << "; ++j)\n"
          << "    " << slot.name << "[k][j] = " << initial << ";\n";
     } else {
-      os << memory << " *const " << slot.name << " = " << slot.name
-         << "_row;\n";
       printColumnLoop([&] {
-        os << "for (int j = 0; j < " << vector << "; ++j)\n  " << slot.name
-           << "[c + j] = " << initial << ";\n";
+        os << "for (int j = 0; j < " << vector << "; ++j)\n  "
+           << sumPlace(accumulate, "(c + j)") << " = " << initial << ";\n";
       });
     }
   }
-  os << "const int last = min((group + 1) * " << perGroup << ", " << rows
-     << ");\n";
-  os << "for (int row = group * " << perGroup << "; row < last; ++row) {\n";
-  os.indent();
+  // Group g begins at row g * rows / groups.
+  auto firstOf = [&](StringRef group) {
+    std::string more =
+        group.contains(' ') ? "(" + group.str() + ")" : group.str();
+    if (rows % items == 0)
+      return more + " * " + std::to_string(rows / items);
+    bool narrow = (rows + 1) * items < (int64_t(1) << 31);
+    return "int(" + std::string(narrow ? "" : "(long long)") + more + " * " +
+           std::to_string(rows) + " / " + std::to_string(items) + ")";
+  };
+  os << "const int last = " << firstOf("group + 1") << ";\n";
+  if (teams == 1) {
+    os << "for (int row = " << firstOf("group") << "; row < last; ++row) {\n";
+    os.indent();
+  } else {
+    os << "for (int first = " << firstOf("group")
+       << "; first < last; first += " << teams << ") {\n";
+    os.indent();
+    os << "const int row = "
+       << (idle ? "min(first + team, last - 1)" : "first + team") << ";\n";
+    if (idle)
+      os << "[[maybe_unused]] const bool own = first + team < last;\n";
+  }
   if (failed(printRow()))
     return failure();
   os.unindent();
   os << "}\n";
-  bool wasRagged = ragged;
-  ragged = false;
+  bool wasRagged = ragged, wasIdle = idle;
+  ragged = idle = false;
+  if (teams > 1) {
+    for (auto &[op, slot] : sums)
+      os << "#pragma unroll\nfor (int k = 0; k < "
+         << (isa<PassOp>(op->getParentOp()) ? pieces : 1)
+         << "; ++k)\n  reduceTeams<" << rowShape() << ">(" << slot.name
+         << "[k], " << nameOf(cast<AccumulateOp>(op).getKind()) << "());\n";
+    os << "if (team == 0) {\n";
+    os.indent();
+  }
   for (auto &[op, slot] : sums) {
     if (!slot.registers)
       continue;
+    auto accumulate = cast<AccumulateOp>(op);
     if (!isa<PassOp>(op->getParentOp())) {
-      os << "if (threadIdx.x == 0)\n  " << slot.name
-         << "_row[0] = " << slot.name << "[0][0];\n";
+      os << "if (" << thread() << " == 0)\n  " << sumPlace(accumulate, "0")
+         << " = " << slot.name << "[0][0];\n";
       continue;
     }
     printColumnLoop([&] {
-      if (vector == 1)
-        os << slot.name << "_row[c] = " << slot.name << "[k][0];\n";
-      else
-        os << "storeVector<16>(" << slot.name << "_row + c, " << slot.name
+      inPass = true;
+      int64_t bytes = finishes ? 16
+                               : accessBytes(accumulate.getMemory(),
+                                             accumulate.getMap(), {});
+      inPass = false;
+      if (vector > 1 && bytes > 0) {
+        std::string place = sumPlace(accumulate, "c");
+        size_t at = place.find('[');
+        os << "storeVector<" << bytes << ">(" << place.substr(0, at) << " + "
+           << place.substr(at + 1, place.size() - at - 2) << ", " << slot.name
            << "[k]);\n";
+        return;
+      }
+      if (vector > 1)
+        os << "#pragma unroll\nfor (int j = 0; j < " << vector << "; ++j)\n  ";
+      os << sumPlace(accumulate, vector == 1 ? "c" : "(c + j)") << " = "
+         << slot.name << (vector == 1 ? "[k][0]" : "[k][j]") << ";\n";
     });
   }
+  if (teams > 1) {
+    os.unindent();
+    os << "}\n";
+  }
   ragged = wasRagged;
+  idle = wasIdle;
   os.unindent();
   os << "}\n\n";
   return success();
+}
+
+/// Where a block stores its sum of a column: among partial sums, or the result.
+std::string KernelPrinter::sumPlace(AccumulateOp op, StringRef column) {
+  if (kernel.isTwoStage())
+    return sums[op].name + "_row[" + column.str() + "]";
+  return name(op.getMemory()) + "[" + offset(op.getMap(), {}, column) + "]";
 }
 
 /// The second stage: a block has 32 columns of one sum. Each of its warps adds
@@ -647,6 +717,8 @@ LogicalResult KernelPrinter::printFinish() {
   for (auto &[op, slot] : sums)
     grid += ceilDiv(widthOf(op), 32);
   threads = 32 * warps;
+  teams = 1;
+  idle = false;
   sharedBytes = 0;
   printHead(kernel.getFinishName(), grid, "");
   os << "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n";

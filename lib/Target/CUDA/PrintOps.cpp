@@ -551,19 +551,20 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
     return success();
   }
   if (auto store = dyn_cast<StoreOp>(op)) {
+    std::string value = name(store.getValue());
     if (auto slot = kept.find(store.getMemory());
-        slot != kept.end() && slot->second.registers)
-      os << slot->second.name << element() << " = ";
-    else
-      os << (inPass ? ""
-             : flat ? "if (c == 0)\n  "
-                    : "if (threadIdx.x == 0)\n  ")
-         << name(store.getMemory()) << "[" << offset(store.getMap(), {}, column)
-         << "] = ";
-    Held *row = beginsHeld(store);
-    if (row)
-      os << row->name << "[k][j] = ";
-    os << name(store.getValue()) << ";\n";
+        slot != kept.end() && slot->second.registers) {
+      os << slot->second.name << element() << " = " << value << ";\n";
+      return success();
+    }
+    if (Held *row = beginsHeld(store))
+      os << row->name << "[k][j] = " << value << ";\n";
+    os << (inPass ? ifOwn()
+           : flat ? "if (c == 0)\n  "
+                  : "if (" + thread() + " == 0" + (idle ? " && own" : "") +
+                        ")\n  ")
+       << name(store.getMemory()) << "[" << offset(store.getMap(), {}, column)
+       << "] = " << value << ";\n";
     return success();
   }
   if (auto number = dyn_cast<IndexOp>(op)) {
@@ -598,10 +599,10 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
   }
   if (auto accumulate = dyn_cast<AccumulateOp>(op)) {
     const Slot &slot = sums[accumulate];
-    std::string sum = slot.name + (!slot.registers ? "[" + column + "]"
-                                   : inPass        ? element()
-                                                   : "[0][0]");
-    os << sum << " = "
+    std::string sum = !slot.registers ? sumPlace(accumulate, column)
+                      : inPass        ? slot.name + element()
+                                      : slot.name + "[0][0]";
+    os << ifOwn() << sum << " = "
        << combine(accumulate.getKind(), accumulate.getValue().getType(), sum,
                   name(accumulate.getValue()))
        << ";\n";

@@ -50,7 +50,7 @@ func.func @attention_weights(%x: tensor<2x3x100xf32>) -> tensor<2x3x100xf32> {
 // CHECK-LABEL: func.func @backward
 // CHECK: exec.launch @gelu_grad_reduce
 // CHECK: exec.kernel @gelu_grad_reduce column [2048, 3072]
-// CHECK-SAME: rows_per_group = 32
+// CHECK-SAME: groups = 64
 // CHECK: exec.accumulate sum
 func.func @backward(%g: tensor<2048x3072xf32>, %x: tensor<2048x3072xf32>)
     -> (tensor<2048x3072xf32>, tensor<3072xf32>) {

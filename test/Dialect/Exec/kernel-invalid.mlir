@@ -24,6 +24,18 @@ exec.kernel @k map [4, 8] (%x: tensor<20xf32>) -> () attributes {valid = 20 : i6
 
 // -----
 
+// expected-error @+1 {{has more groups than rows}}
+exec.kernel @groups column [2, 4] (%x: tensor<2x4xf32>) -> (%y: tensor<4xf32>)
+    attributes {groups = 3 : i64} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 4 + c)> : tensor<2x4xf32> -> f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<4xf32>
+    exec.yield
+  }
+}
+
+// -----
+
 // expected-error @+1 {{of skeleton map has reductions}}
 exec.kernel @k map [4, 8] (%x: tensor<4x8xf32>) -> (%y: tensor<4xf32>) {
   %0 = exec.pass -> f32 {

@@ -43,7 +43,7 @@ exec.kernel @embed gather [4, 8] (%w: tensor<16x8xf32>, %ids: tensor<4xi64>)
 
 // CHECK-LABEL: exec.kernel @bias_gradient column
 exec.kernel @bias_gradient column [4, 8] (%x: tensor<4x8xf32>, %rng: tensor<2xi64>)
-    -> (%y: tensor<8xf32>) attributes {rows_per_group = 2 : i64} {
+    -> (%y: tensor<8xf32>) attributes {groups = 2 : i64} {
   %seed = exec.load %rng at affine_map<(r, c) -> (0)> : tensor<2xi64> -> i64
   %step = exec.load %rng at affine_map<(r, c) -> (1)> : tensor<2xi64> -> i64
   exec.pass {

@@ -130,6 +130,12 @@ class Stage:
     body: str
     parameters: list
 
+    @property
+    def row_threads(self):
+        """Those that have a row, of a block that has several at once."""
+        team = re.search(r"const int lane = threadIdx\.x % (\d+), team", self.body)
+        return int(team[1]) if team else self.block
+
 
 def parse_text(text):
     return [Stage(name, kind == "finish", int(grid), int(block), body,
@@ -142,15 +148,15 @@ def _trips(stage, kernel):
     """Each line of a function, how often the threads run it together, and whether all threads of
     a block do the same in it."""
     stack, threads = [], stage.grid * stage.block
-    pieces = 1
+    teams, pieces = stage.block // stage.row_threads, 1
     lanes = re.search(r"const int c = .*?\* (\d+);", stage.body)
     vector = int(lanes[1]) if lanes else 1
     before = ""
     for line in stage.body.splitlines():
         text = line.strip()
         factor = math.prod(f for f, _ in stack)
-        if before == "if (threadIdx.x == 0)":
-            factor /= stage.block
+        if re.match(r"if \((threadIdx.x|lane) == 0\b", before):
+            factor /= stage.row_threads
         elif re.match(r"if \(warp == 0 && c < \d+\)$", before):
             factor *= int(before[:-1].split("< ")[1]) / (stage.grid * stage.block * factor)
         before = text
@@ -159,9 +165,11 @@ def _trips(stage, kernel):
         if text.endswith("{"):
             loop = re.match(r"for \(int (\w+) = ([^;]*); \w+ < (\w+);", text)
             f, c = 1.0, False
-            if loop and loop[1] == "row":
+            if loop and loop[1] in ("row", "first"):
                 groups = re.search(r"group = blockIdx\.x(?: / (\d+))?;", stage.body)
-                f = kernel.rows * int(groups[1] or 1) / stage.grid
+                f = kernel.rows * int(groups[1] or 1) / (stage.grid * teams)
+            elif text == "if (team == 0) {":
+                f = 1 / teams
             elif loop and loop[1] == "k":
                 f = pieces = int(loop[3])
             elif loop and loop[1] == "j":
@@ -181,11 +189,12 @@ def _trips(stage, kernel):
                     f /= stack[0][0]
             elif text.startswith("if (c < "):
                 tiles = re.search(r"blockIdx\.x % (\d+)", stage.body)
-                f = kernel.cols / (pieces * stage.block * vector * int(tiles[1] if tiles else 1))
+                f = kernel.cols / (
+                    pieces * stage.row_threads * vector * int(tiles[1] if tiles else 1))
                 if kernel.valid != kernel.rows * kernel.cols:
                     f *= kernel.valid / (kernel.rows * kernel.cols)
             elif text.startswith("if (threadIdx.x == 0)"):
-                f = 1 / stage.block
+                f = 1 / stage.row_threads
             c = bool(loop and loop[1] == "k") or text == "{"
             stack.append((f, c))
         if text.startswith("}"):
@@ -233,8 +242,8 @@ def count(text, module):
                 wide = vector if number else 1
                 amount = trips * wide * size
                 if not columns:
-                    # A value of the row: all threads read the same.
-                    amount = amount / stage.block
+                    # A value of the row: all of its threads read the same.
+                    amount = amount / stage.row_threads
                 if "v" in place and re.search(r"\bv\d+", place):
                     traffic.gathered += amount
                     continue

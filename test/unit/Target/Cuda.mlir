@@ -125,7 +125,7 @@ exec.kernel @kept_in_shared row [2, 5001] (%x: tensor<2x5001xf32>) -> (%y: tenso
 }
 
 exec.kernel @column column [19, 72] (%x: tensor<19x72xf32>, %g: tensor<72xf32>) -> (%y: tensor<72xf32>, %z: tensor<f32>, %m: tensor<72xf32>, %o: tensor<19xf32>)
-    attributes {rows_per_group = 4 : i64, vector = 4 : i64, threads = 32 : i64, alignment = array<i64: 16, 16, 16, 4, 16, 4>} {
+    attributes {groups = 5 : i64, vector = 4 : i64, threads = 32 : i64, alignment = array<i64: 16, 16, 16, 4, 16, 4>} {
   %sum = exec.pass -> f32 {
     %0 = exec.load %x at affine_map<(r, c) -> (r * 72 + c)> : tensor<19x72xf32> -> f32
     %1 = exec.load %g at affine_map<(r, c) -> (c)> : tensor<72xf32> -> f32
@@ -140,10 +140,98 @@ exec.kernel @column column [19, 72] (%x: tensor<19x72xf32>, %g: tensor<72xf32>) 
 }
 
 exec.kernel @column_in_memory column [9, 3001] (%x: tensor<9x3001xf32>) -> (%y: tensor<3001xf32>)
-    attributes {rows_per_group = 4 : i64, threads = 32 : i64} {
+    attributes {groups = 3 : i64, threads = 32 : i64} {
   exec.pass {
     %0 = exec.load %x at affine_map<(r, c) -> (r * 3001 + c)> : tensor<9x3001xf32> -> f32
     exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<3001xf32>
+    exec.yield
+  }
+}
+
+// Teams of three warps, some without a row at last; as many rows for each team;
+// one group, without partial sums in memory.
+exec.kernel @teams column [19, 264] (%x: tensor<19x264xf32>, %g: tensor<264xf32>) -> (%y: tensor<264xf32>, %z: tensor<f32>, %m: tensor<264xf32>, %o: tensor<19xf32>, %q: tensor<19x264xf32>)
+    attributes {groups = 5 : i64, teams = 3 : i64, vector = 4 : i64, threads = 96 : i64, alignment = array<i64: 16, 16, 16, 4, 16, 4, 16>} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 264 + c)> : tensor<19x264xf32> -> f32
+    %1 = exec.load %g at affine_map<(r, c) -> (c)> : tensor<264xf32> -> f32
+    %2 = arith.mulf %0, %1 : f32
+    exec.accumulate sum %2, %y at affine_map<(r, c) -> (c)> : f32, tensor<264xf32>
+    exec.accumulate max %2, %m at affine_map<(r, c) -> (263 - c)> : f32, tensor<264xf32>
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  exec.accumulate sum %sum, %z at affine_map<(r, c) -> (0)> : f32, tensor<f32>
+  exec.store %sum, %o at affine_map<(r, c) -> (r)> : f32, tensor<19xf32>
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 264 + c)> : tensor<19x264xf32> -> f32
+    %1 = arith.addf %0, %sum : f32
+    exec.store %1, %q at affine_map<(r, c) -> (r * 264 + c)> : f32, tensor<19x264xf32>
+    exec.yield
+  }
+}
+
+exec.kernel @full_teams column [16, 264] (%x: tensor<16x264xf32>, %g: tensor<264xf32>) -> (%y: tensor<264xf32>, %z: tensor<f32>, %m: tensor<264xf32>, %o: tensor<16xf32>, %q: tensor<16x264xf32>)
+    attributes {groups = 4 : i64, teams = 2 : i64, vector = 4 : i64, threads = 96 : i64, alignment = array<i64: 16, 16, 16, 4, 16, 4, 16>} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 264 + c)> : tensor<16x264xf32> -> f32
+    %1 = exec.load %g at affine_map<(r, c) -> (c)> : tensor<264xf32> -> f32
+    %2 = arith.mulf %0, %1 : f32
+    exec.accumulate sum %2, %y at affine_map<(r, c) -> (c)> : f32, tensor<264xf32>
+    exec.accumulate max %2, %m at affine_map<(r, c) -> (263 - c)> : f32, tensor<264xf32>
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  exec.accumulate sum %sum, %z at affine_map<(r, c) -> (0)> : f32, tensor<f32>
+  exec.store %sum, %o at affine_map<(r, c) -> (r)> : f32, tensor<16xf32>
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 264 + c)> : tensor<16x264xf32> -> f32
+    %1 = arith.addf %0, %sum : f32
+    exec.store %1, %q at affine_map<(r, c) -> (r * 264 + c)> : f32, tensor<16x264xf32>
+    exec.yield
+  }
+}
+
+exec.kernel @one_group column [7, 264] (%x: tensor<7x264xf32>, %g: tensor<264xf32>) -> (%y: tensor<264xf32>, %z: tensor<f32>, %m: tensor<264xf32>, %o: tensor<7xf32>, %q: tensor<7x264xf32>)
+    attributes {teams = 2 : i64, vector = 4 : i64, threads = 96 : i64, alignment = array<i64: 16, 16, 16, 4, 16, 4, 16>} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 264 + c)> : tensor<7x264xf32> -> f32
+    %1 = exec.load %g at affine_map<(r, c) -> (c)> : tensor<264xf32> -> f32
+    %2 = arith.mulf %0, %1 : f32
+    exec.accumulate sum %2, %y at affine_map<(r, c) -> (c)> : f32, tensor<264xf32>
+    exec.accumulate max %2, %m at affine_map<(r, c) -> (263 - c)> : f32, tensor<264xf32>
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  exec.accumulate sum %sum, %z at affine_map<(r, c) -> (0)> : f32, tensor<f32>
+  exec.store %sum, %o at affine_map<(r, c) -> (r)> : f32, tensor<7xf32>
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 264 + c)> : tensor<7x264xf32> -> f32
+    %1 = arith.addf %0, %sum : f32
+    exec.store %1, %q at affine_map<(r, c) -> (r * 264 + c)> : f32, tensor<7x264xf32>
+    exec.yield
+  }
+}
+
+exec.kernel @one_group_in_memory column [9, 3001] (%x: tensor<9x3001xf32>) -> (%y: tensor<3001xf32>, %m: tensor<3001xf32>)
+    attributes {threads = 32 : i64} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3001 + c)> : tensor<9x3001xf32> -> f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<3001xf32>
+    exec.accumulate max %0, %m at affine_map<(r, c) -> (3000 - c)> : f32, tensor<3001xf32>
+    %1 = exec.reduce sum %0 : f32
+    exec.yield %1 : f32
+  }
+}
+
+// Columns of several blocks, in teams.
+exec.kernel @apart column [21, 200] (%x: tensor<21x200xf32>) -> (%y: tensor<200xf32>, %n: tensor<21x200xf32>)
+    attributes {groups = 2 : i64, teams = 4 : i64, vector = 4 : i64, threads = 32 : i64, alignment = array<i64: 16, 16, 16>} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 200 + c)> : tensor<21x200xf32> -> f32
+    %1 = arith.negf %0 : f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<200xf32>
+    exec.store %1, %n at affine_map<(r, c) -> (r * 200 + c)> : f32, tensor<21x200xf32>
     exec.yield
   }
 }

@@ -15,6 +15,7 @@
 #include <bit>
 #include <cmath>
 #include <random>
+#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -288,11 +289,11 @@ exec.kernel @k row [3, 70001] (%x: tensor<3x70001xf32>) -> (%y: tensor<3x70001xf
 
 TEST_F(Kernels, Column) {
   for (auto [r, c] : shapes)
-    for (int64_t group : {1, 4, 100})
+    for (int64_t groups : std::set<int64_t>{1, (r + 3) / 4, r})
       check(instantiate(R"(
 exec.kernel @k column [$R, $C] (%x: tensor<$Rx$Cxf32>, %g: tensor<$Cxf32>)
     -> (%y: tensor<$Cxf32>, %z: tensor<f32>, %m: tensor<$Cxf32>, %n: tensor<i64>, %o: tensor<$Rxf32>)
-    attributes {rows_per_group = $G : i64} {
+    attributes {groups = $G : i64} {
   %sum = exec.pass -> f32 {
     %0 = exec.load %x at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
     %1 = exec.load %g at affine_map<(r, c) -> (c)> : tensor<$Cxf32> -> f32
@@ -307,7 +308,7 @@ exec.kernel @k column [$R, $C] (%x: tensor<$Rx$Cxf32>, %g: tensor<$Cxf32>)
   exec.accumulate sum %sum, %z at affine_map<(r, c) -> (0)> : f32, tensor<f32>
   exec.store %sum, %o at affine_map<(r, c) -> (r)> : f32, tensor<$Rxf32>
 })",
-                        {{"$R", r}, {"$C", c}, {"$G", group}}));
+                        {{"$R", r}, {"$C", c}, {"$G", groups}}));
 }
 
 TEST_F(Kernels, Gather) {

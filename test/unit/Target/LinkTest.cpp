@@ -89,7 +89,7 @@ exec.kernel @program map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
   exec.store %0, %y at #row : f64, tensor<4xf64>
 }
 exec.kernel @sum column [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<1xf64>)
-    attributes {rows_per_group = 2 : i64} {
+    attributes {groups = 2 : i64} {
   exec.pass {
     %0 = exec.load %x at affine_map<(r, c) -> (r)> : tensor<4xf64> -> f64
     exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f64, tensor<1xf64>

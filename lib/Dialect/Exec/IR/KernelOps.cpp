@@ -24,7 +24,9 @@ ArrayRef<BlockArgument> KernelOp::getOutputs() {
   return getBody().front().getArguments().drop_front(getNumInputs());
 }
 
-bool KernelOp::isTwoStage() { return getSkeleton() == Skeleton::Column; }
+bool KernelOp::accumulates() { return getSkeleton() == Skeleton::Column; }
+
+bool KernelOp::isTwoStage() { return accumulates() && getGroups() > 1; }
 
 std::string KernelOp::getFunctionName() {
   return ("cleave_kernel_" + getSymName()).str();
@@ -34,10 +36,7 @@ std::string KernelOp::getFinishName() {
   return isTwoStage() ? ("cleave_finish_" + getSymName()).str() : std::string();
 }
 
-int64_t KernelOp::getItems() {
-  int64_t group = isTwoStage() ? getRowsPerGroup() : 1;
-  return (getRows() + group - 1) / group;
-}
+int64_t KernelOp::getItems() { return accumulates() ? getGroups() : getRows(); }
 
 bool KernelOp::hasApartColumns() {
   Block &body = getBody().front();
@@ -63,8 +62,8 @@ int64_t KernelOp::getColumnTiles() {
 
 int64_t KernelOp::getGrain() {
   // A thread pays off from some tens of thousands of elements on.
-  int64_t perItem =
-      std::max<int64_t>(1, getCols() * (isTwoStage() ? getRowsPerGroup() : 1));
+  int64_t perItem = std::max<int64_t>(
+      1, getCols() * (accumulates() ? getRows() / getGroups() : 1));
   return std::max<int64_t>(1, 32768 / perItem);
 }
 
@@ -81,15 +80,18 @@ int64_t KernelOp::getFinishItems() {
   return items;
 }
 
-int64_t KernelOp::getScratchBytes() {
+int64_t KernelOp::getGroupBytes() {
   int64_t bytes = 0;
   getBody().walk([&](AccumulateOp op) {
     int64_t size = elementBytes(op.getValue().getType());
     // Each group's row starts on its own cache line.
-    int64_t row = (accumulatorWidth(op) * size + 63) / 64 * 64;
-    bytes += row * getItems();
+    bytes += (accumulatorWidth(op) * size + 63) / 64 * 64;
   });
   return bytes;
+}
+
+int64_t KernelOp::getScratchBytes() {
+  return isTwoStage() ? getGroups() * getGroupBytes() : 0;
 }
 
 ParseResult KernelOp::parse(OpAsmParser &parser, OperationState &result) {
@@ -155,8 +157,10 @@ void KernelOp::print(OpAsmPrinter &p) {
     elided.push_back("vector");
   if (getThreads() == 256)
     elided.push_back("threads");
-  if (getRowsPerGroup() == 1)
-    elided.push_back("rows_per_group");
+  if (getGroups() == 1)
+    elided.push_back("groups");
+  if (getTeams() == 1)
+    elided.push_back("teams");
   p.printOptionalAttrDictWithKeyword((*this)->getAttrs(), elided);
   p << ' ';
   p.printRegion(getBody(), /*printEntryBlockArgs=*/false,
@@ -167,8 +171,10 @@ LogicalResult KernelOp::verifyRegions() {
   if ((int64_t)getRows() < 1 || (int64_t)getCols() < 1)
     return emitOpError("needs at least one row and one column");
   if ((int64_t)getVector() < 1 || (int64_t)getThreads() < 1 ||
-      (int64_t)getRowsPerGroup() < 1)
-    return emitOpError("vector, threads and rows_per_group must be positive");
+      (int64_t)getGroups() < 1 || (int64_t)getTeams() < 1)
+    return emitOpError("vector, threads, groups and teams must be positive");
+  if (getGroups() > getRows())
+    return emitOpError("has more groups than rows");
   Block &block = getBody().front();
   if ((int64_t)getNumInputs() < 0 || getNumInputs() > block.getNumArguments())
     return emitOpError("has more inputs than arguments");
@@ -209,7 +215,7 @@ LogicalResult KernelOp::verifyRegions() {
         if (failed(check(inner, true)))
           return failure();
   }
-  if (accumulates != isTwoStage())
+  if (accumulates != this->accumulates())
     return emitOpError("accumulates over rows if and only if its skeleton is "
                        "column");
   if (reduces && (getSkeleton() == Skeleton::Map))

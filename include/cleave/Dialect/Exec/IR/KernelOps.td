@@ -58,12 +58,17 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     elements of the space, in row-major order, that exist: the last row may be
     short. `alignment` gives the alignment of each pointer in bytes. Offsets
     computed by maps count elements.
+
+    A kernel that accumulates over rows has `groups` of rows: group g begins at
+    row `g * rows / groups`, rounded down. On a GPU a block has a group, and its
+    `threads` a row; it has `teams` of as many threads, each with a row.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Exec_Skeleton:$skeleton,
                        I64Attr:$rows, I64Attr:$cols, I64Attr:$num_inputs,
                        DefaultValuedAttr<I64Attr, "1">:$vector,
                        DefaultValuedAttr<I64Attr, "256">:$threads,
-                       DefaultValuedAttr<I64Attr, "1">:$rows_per_group,
+                       DefaultValuedAttr<I64Attr, "1">:$groups,
+                       DefaultValuedAttr<I64Attr, "1">:$teams,
                        OptionalAttr<I64Attr>:$valid,
                        OptionalAttr<DenseI64ArrayAttr>:$alignment);
   let regions = (region SizedRegion<1>:$body);
@@ -74,6 +79,8 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     ::llvm::ArrayRef<::mlir::BlockArgument> getInputs();
     ::llvm::ArrayRef<::mlir::BlockArgument> getOutputs();
 
+    /// Whether values are combined over rows.
+    bool accumulates();
     /// Independent items of the first stage: rows, or groups of rows if the
     /// kernel accumulates over rows.
     int64_t getItems();
@@ -92,11 +99,14 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     /// artifact.
     std::string getFunctionName();
 
-    /// True if partial results of row groups are combined by a second stage,
-    /// the function `getFinishName()` over `getFinishItems()` items.
+    /// True if partial results of several groups are combined by a second
+    /// stage, the function `getFinishName()` over `getFinishItems()` items.
+    /// Those of one group are the results.
     bool isTwoStage();
     std::string getFinishName();
     int64_t getFinishItems();
+    /// Bytes of the partial results of one group.
+    int64_t getGroupBytes();
     /// Bytes of scratch memory that the two stages share.
     int64_t getScratchBytes();
   }];
@@ -189,9 +199,10 @@ def Exec_AccumulateOp : Exec_Op<"accumulate"> {
   let summary = "Combines a value over all rows";
   let description = [{
     The element of the output at `map`, which depends on the column alone, is
-    the combination of the values of all rows: in row order within a group of
-    `rows_per_group` rows, then in group order, or on a GPU that of neighbouring
-    groups and then of these. Outside a pass the output has one element.
+    the combination of the values of all rows: in row order within a group, then
+    in group order. On a GPU each team of a block combines its rows, and then
+    these are combined, and neighbouring groups before others. Outside a pass
+    the output has one element.
   }];
   let arguments = (ins Exec_Reduction:$kind, Exec_Scalar:$value,
                        AnyRankedTensor:$memory, AffineMapAttr:$map);

@@ -147,7 +147,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     for (FusionNode &node : nodes)
       node.overwrites = overwriting.contains(node.op);
     OpBuilder builder(end);
-    SmallVector<FusionGroup> groups = groupOps(nodes);
+    SmallVector<FusionGroup> groups = groupOps(nodes, processors);
     GroupsOfOps groupsOf;
     for (const FusionGroup &group : groups)
       if (group.fusable)

@@ -19,6 +19,10 @@ namespace {
 constexpr size_t kMaxArguments = 32;
 /// Sharing the read of a tensor smaller than this does not justify a merge.
 constexpr int64_t kMinShared = 512;
+/// Bytes from which on it matters to a GPU what a kernel moves.
+constexpr int64_t kLarge = 1 << 20;
+/// Columns of which a block of a GPU has partial sums in registers.
+constexpr int64_t kInRegisters = 16384;
 /// The position of no group.
 constexpr unsigned kNone = ~0u;
 
@@ -28,7 +32,8 @@ int64_t elementsOf(Value v) {
 
 class Grouping {
 public:
-  explicit Grouping(ArrayRef<FusionNode> nodes) : nodes(nodes) {}
+  Grouping(ArrayRef<FusionNode> nodes, int64_t processors)
+      : nodes(nodes), processors(processors) {}
   SmallVector<FusionGroup> run();
 
 private:
@@ -45,7 +50,11 @@ private:
   void repeatWidened(unsigned node);
   SmallVector<FusionGroup> inOrder() const;
 
+  bool readsApart(unsigned a, unsigned b, Value tensor) const;
+  bool sumsApart(ArrayRef<unsigned> members, const KernelSpace &space) const;
+
   ArrayRef<FusionNode> nodes;
+  int64_t processors;
   SmallVector<FusionGroup> groups;
   /// The group of each node.
   SmallVector<unsigned> groupOf;
@@ -214,7 +223,57 @@ bool Grouping::isValid(ArrayRef<unsigned> members,
       }
     }
   }
-  return tensors.size() <= kMaxArguments || members.size() == 1;
+  return members.size() == 1 ||
+         (tensors.size() <= kMaxArguments && !sumsApart(members, space));
+}
+
+/// Whether a GPU sums columns better in a kernel of their own than in one that
+/// also has row reductions, in which each of its blocks has partial sums of
+/// whole rows: these would be more than what that kernel reads, or be read and
+/// written for each row.
+bool Grouping::sumsApart(ArrayRef<unsigned> members,
+                         const KernelSpace &space) const {
+  auto reduces = [&](unsigned m) { return nodes[m].reducesRows; };
+  if (processors == 0 || space.flexible || llvm::none_of(members, reduces))
+    return false;
+  int64_t times =
+      space.cols > kInRegisters ? space.rows : std::min(space.rows, processors);
+  int64_t partial = 2 * sizeof(float) * times * space.cols;
+  return llvm::any_of(members, [&](unsigned m) {
+    if (!nodes[m].sumsColumns || nodes[m].reducesRows)
+      return false;
+    int64_t read = 0;
+    for (const KernelBuilder::Read &r : nodes[m].reads)
+      if (elementsOf(r.tensor) >= space.numElements())
+        read += bytesOf(r.tensor);
+    return read > kLarge && partial > read;
+  });
+}
+
+/// Whether a kernel of both nodes, with one element of the tensor for each of
+/// its space, would read some elements of it twice, in two orders.
+bool Grouping::readsApart(unsigned a, unsigned b, Value tensor) const {
+  const FusionNode &first = nodes[a], &second = nodes[b];
+  if (first.space.numElements() != second.space.numElements())
+    return false;
+  auto count = [](ArrayRef<Stride> loops) {
+    int64_t elements = 1;
+    for (Stride loop : loops)
+      elements *= loop.step == 0 ? 1 : loop.size;
+    return elements;
+  };
+  bool apart = false;
+  for (const KernelBuilder::Read &r : first.reads)
+    for (const KernelBuilder::Read &s : second.reads) {
+      if (r.tensor != tensor || s.tensor != tensor)
+        continue;
+      auto loops = r.access.joinedMemory(), others = s.access.joinedMemory();
+      if (r.indexed || s.indexed || r.level != s.level ||
+          (loops == others && r.access.memoryOffset == s.access.memoryOffset))
+        return false;
+      apart |= count(loops) + count(others) > elementsOf(tensor);
+    }
+  return apart;
 }
 
 /// A space in which both groups can run, or nothing.
@@ -319,7 +378,8 @@ void Grouping::growFrom(unsigned node) {
       if (reader >= node)
         break;
       // Operands much smaller than the work do not justify a merge.
-      if (elementsOf(read.tensor) * 2 >= nodes[reader].space.numElements())
+      if (elementsOf(read.tensor) * 2 >= nodes[reader].space.numElements() &&
+          !readsApart(node, reader, read.tensor))
         candidates.push_back({bytes, reader});
     }
   }
@@ -403,6 +463,7 @@ SmallVector<FusionGroup> Grouping::run() {
   return inOrder();
 }
 
-SmallVector<FusionGroup> cleave::exec::groupOps(ArrayRef<FusionNode> nodes) {
-  return Grouping(nodes).run();
+SmallVector<FusionGroup> cleave::exec::groupOps(ArrayRef<FusionNode> nodes,
+                                                int64_t processors) {
+  return Grouping(nodes, processors).run();
 }

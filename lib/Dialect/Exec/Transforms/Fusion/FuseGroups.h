@@ -20,6 +20,8 @@ struct FusionNode {
   KernelSpace space;
   llvm::SmallVector<KernelBuilder::Read> reads;
   llvm::SmallVector<KernelBuilder::Definition> definitions;
+  /// Whether the op combines the elements of a row, or those of columns.
+  bool reducesRows = false, sumsColumns = false;
   /// Whether a result replaces an argument in its memory.
   bool overwrites = false;
   /// Whether the op may stop the step, which must then change nothing.
@@ -47,8 +49,9 @@ std::optional<Level> placementIn(const FusionNode &node,
                                  const KernelSpace &space);
 
 /// Divides the ops of `block` (without its terminator) into groups, in an order
-/// in which they can run.
-llvm::SmallVector<FusionGroup> groupOps(llvm::ArrayRef<FusionNode> nodes);
+/// in which they can run. `processors` are those of a GPU, or 0.
+llvm::SmallVector<FusionGroup> groupOps(llvm::ArrayRef<FusionNode> nodes,
+                                        int64_t processors);
 
 /// The groups that each op is in.
 using GroupsOfOps = llvm::DenseMap<mlir::Operation *,

@@ -35,6 +35,12 @@ FailureOr<FusionNode> cleave::exec::probe(Operation *op) {
   if (failed(builder.emit(op, Level::Element)))
     return failure();
   node.fusable = true;
+  node.reducesRows =
+      !scratch.getOps<ReduceOp>().empty() || !scratch.getOps<ScanOp>().empty();
+  node.sumsColumns =
+      llvm::any_of(scratch.getOps<AccumulateOp>(), [](AccumulateOp op) {
+        return op.getMap().isFunctionOfDim(1);
+      });
   node.reads.assign(builder.getReads().begin(), builder.getReads().end());
   node.definitions.assign(builder.getDefinitions().begin(),
                           builder.getDefinitions().end());
@@ -46,9 +52,10 @@ FailureOr<FusionNode> cleave::exec::probe(Operation *op) {
 //===----------------------------------------------------------------------===//
 
 /// Chooses rows and columns so that all accesses have step 0 or 1 along columns
-/// if possible, with long rows. `valid` is set if the last row is short.
+/// if possible, with long rows, though not fewer than the processors of a GPU.
+/// `valid` is set if the last row is short.
 static KernelSpace chooseRows(ArrayRef<FusionNode> nodes,
-                              const FusionGroup &group,
+                              const FusionGroup &group, int64_t processors,
                               std::optional<int64_t> &valid) {
   int64_t n = group.space.numElements();
   SmallVector<SmallVector<Stride, 4>> nests;
@@ -100,10 +107,13 @@ static KernelSpace chooseRows(ArrayRef<FusionNode> nodes,
     }
     return KernelSpace::fixed(n / cols, cols);
   }
-  int64_t rows = (n + kBlock - 1) / kBlock;
-  if (n % kBlock != 0)
+  int64_t block = kBlock;
+  while (block > 512 && n / block < processors)
+    block /= 2;
+  int64_t rows = (n + block - 1) / block;
+  if (n % block != 0)
     valid = n;
-  return KernelSpace::fixed(rows, kBlock);
+  return KernelSpace::fixed(rows, block);
 }
 
 //===----------------------------------------------------------------------===//
@@ -199,25 +209,42 @@ inplacePairs(KernelOp kernel) {
   return pairs;
 }
 
-/// The groups of rows of a kernel that accumulates over them on a GPU: several
-/// blocks for each processor, unless partial sums, which are written and read,
-/// were then more than a twentieth of what the kernel reads and writes.
+/// The rows that a block of a GPU has at once, of a kernel that accumulates
+/// over rows: as many as make it a fourth of a multiprocessor. Blocks with long
+/// rows have one; a running sum is one thread's.
+static int64_t teamsOnDevice(KernelOp kernel) {
+  constexpr int64_t most = 8, threads = 512;
+  bool one = kernel.getThreads() > threads / 2;
+  kernel.walk([&](Operation *op) { one |= isa<ScanOp, KeepOp>(op); });
+  if (one)
+    return 1;
+  return std::min<int64_t>(
+      most, llvm::bit_floor(uint64_t(threads / kernel.getThreads())));
+}
+
+/// The groups of rows of a kernel that accumulates over them on a GPU: blocks
+/// for each processor, and some more, unless partial sums, which are written
+/// and read, were then more than a twentieth of what the kernel reads and
+/// writes. Where one block fills a processor, all have as many.
 static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
-  constexpr int64_t blocksEach = 8, leastRows = 4;
   int64_t tiles = kernel.getColumnTiles(), bytes = 0;
   for (BlockArgument arg : kernel.getBody().getArguments()) {
     auto type = cast<RankedTensorType>(arg.getType());
     bytes += type.getNumElements() * elementBytes(type.getElementType());
   }
-  kernel.setRowsPerGroup(kernel.getRows());
-  int64_t perGroup = 2 * std::max<int64_t>(1, kernel.getScratchBytes());
-  int64_t rows = kernel.getRows();
-  int64_t least = std::min(rows, (processors + tiles - 1) / tiles);
-  int64_t most = std::min(processors * blocksEach / tiles, rows / leastRows);
+  int64_t rows = kernel.getRows(), teams = kernel.getTeams();
   // Little work is done by few blocks.
   if (bytes < (int64_t(1) << 18))
     return std::clamp<int64_t>(bytes >> 14, 1, rows);
-  return std::max(least, std::min(most, bytes / 20 / perGroup));
+  bool apart = kernel.hasApartColumns();
+  int64_t blocksEach = apart || teams == 1 ? 8 : 2;
+  int64_t least = std::min(rows, (processors + tiles - 1) / tiles);
+  int64_t most = std::min(
+      {processors * blocksEach / tiles, rows / (4 * teams),
+       bytes / 20 / (2 * std::max<int64_t>(1, kernel.getGroupBytes()))});
+  if (!apart)
+    most = most / processors * processors;
+  return std::max(least, most);
 }
 
 /// Elements per access and threads per block, for devices.
@@ -250,21 +277,25 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   int64_t threads = kernel.getSkeleton() == Skeleton::Map
                         ? 256
                         : std::clamp<int64_t>((lanes + 31) / 32 * 32, 32, 512);
-  if (kernel.hasApartColumns())
-    threads = std::min<int64_t>(threads, 128);
+  // Blocks are some rows high, so that they need not be wide, and groups few.
+  if (processors && kernel.hasApartColumns())
+    threads = 32;
   kernel.setThreads(threads);
-  if (kernel.getSkeleton() == Skeleton::Column) {
-    int64_t rows = kernel.getRows();
-    int64_t groups = processors
-                         ? groupsOnDevice(kernel, processors)
-                         : std::clamp<int64_t>(rows * cols / 16384, 1,
-                                               std::min(rows, kMaxGroups));
+  if (!kernel.accumulates())
+    return;
+  int64_t rows = kernel.getRows();
+  if (!processors) {
+    int64_t groups =
+        std::clamp<int64_t>(rows * cols / 16384, 1, std::min(rows, kMaxGroups));
+    // Of as many rows each, but for the last.
     int64_t perGroup = (rows + groups - 1) / groups;
-    // Rounding must not leave processors without rows.
-    if (processors && groups > rows / 8 && perGroup > 1)
-      perGroup = std::max<int64_t>(1, rows / groups);
-    kernel.setRowsPerGroup(perGroup);
+    kernel.setGroups((rows + perGroup - 1) / perGroup);
+    return;
   }
+  kernel.setTeams(teamsOnDevice(kernel));
+  kernel.setGroups(groupsOnDevice(kernel, processors));
+  kernel.setTeams(std::min<int64_t>(
+      kernel.getTeams(), llvm::bit_floor(uint64_t(rows / kernel.getGroups()))));
 }
 
 //===----------------------------------------------------------------------===//
@@ -355,7 +386,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   std::optional<int64_t> valid;
   KernelSpace space = group.space;
   if (space.flexible)
-    space = chooseRows(nodes, group, valid);
+    space = chooseRows(nodes, group, processors, valid);
 
   Block flat;
   KernelBuilder code(loc, flat, space.rows, space.cols);
@@ -372,7 +403,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   auto kernel = KernelOp::create(
       detached, UnknownLoc::get(context), "kernel", skeletonOf(flat),
       space.rows, space.cols, code.inputs().size() + code.parameters().size(),
-      1, 256, 1, valid ? detached.getI64IntegerAttr(*valid) : IntegerAttr(),
+      1, 256, 1, 1, valid ? detached.getI64IntegerAttr(*valid) : IntegerAttr(),
       DenseI64ArrayAttr());
   Block &body = kernel.getBody().emplaceBlock();
   IRMapping mapping;

@@ -1,0 +1,50 @@
+// RUN: cleave-opt %s --exec-fuse=processors=108 --split-input-file | FileCheck %s
+
+// What a GPU has of its own in fused kernels: blocks for all processors, and
+// bytes that are worth a kernel.
+
+// A kernel of both would read each element twice, in two orders.
+
+// CHECK-LABEL: func.func @two_orders
+// CHECK-DAG: exec.launch @reduce(
+// CHECK-DAG: exec.launch @cast(
+func.func @two_orders(%x: tensor<8x196x768xf32>) -> (tensor<8x768x196xbf16>, tensor<768xf32>) {
+  %t = exec.view %x : tensor<8x196x768xf32> -> tensor<8x768x196xf32, #exec.layout<[150528, 1, 768]>>
+  %0 = graph.cast %t : (tensor<8x768x196xf32, #exec.layout<[150528, 1, 768]>>) -> tensor<8x768x196xbf16>
+  %1 = graph.reduce sum %t {dims = array<i64: 0, 2>} : (tensor<8x768x196xf32, #exec.layout<[150528, 1, 768]>>) -> tensor<768xf32>
+  return %0, %1 : tensor<8x768x196xbf16>, tensor<768xf32>
+}
+
+// -----
+
+// Partial sums of each row of classes are more than the gradient itself, which
+// a kernel of its own reads again. That has blocks for parts of the columns,
+// and no partial sums in memory.
+
+// CHECK-LABEL: func.func @few_rows
+// CHECK: exec.launch @softmax_grad(
+// CHECK: exec.launch @reduce(
+// CHECK: exec.kernel @softmax_grad row [8, 50256]
+// CHECK: exec.kernel @reduce column [8, 50256]
+// CHECK-SAME: alignment = {{[^g]*}}, teams = 8 : i64, threads = 32 : i64, vector = 4 : i64
+func.func @few_rows(%g: tensor<8x50256xf32>, %y: tensor<8x50256xf32>)
+    -> (tensor<8x50256xf32>, tensor<50256xf32>) {
+  %0 = graph.softmax_grad %g, %y : (tensor<8x50256xf32>, tensor<8x50256xf32>) -> tensor<8x50256xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<8x50256xf32>) -> tensor<50256xf32>
+  return %0, %1 : tensor<8x50256xf32>, tensor<50256xf32>
+}
+
+// -----
+
+// A group of rows for each processor, where their number is not divisible.
+
+// CHECK-LABEL: func.func @many_rows
+// CHECK: exec.launch @softmax_grad_reduce(
+// CHECK: exec.kernel @softmax_grad_reduce column [1576, 768]
+// CHECK-SAME: groups = 108 : i64, teams = 2 : i64, threads = 192 : i64
+func.func @many_rows(%g: tensor<1576x768xf32>, %y: tensor<1576x768xf32>)
+    -> (tensor<1576x768xf32>, tensor<768xf32>) {
+  %0 = graph.softmax_grad %g, %y : (tensor<1576x768xf32>, tensor<1576x768xf32>) -> tensor<1576x768xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<1576x768xf32>) -> tensor<768xf32>
+  return %0, %1 : tensor<1576x768xf32>, tensor<768xf32>
+}
