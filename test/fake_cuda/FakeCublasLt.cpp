@@ -12,6 +12,9 @@
 /// product there are up to three algorithms, with workspaces of 0, 1 MiB and
 /// 4 MiB, of which all bytes are overwritten.
 ///
+/// With CLEAVE_FAKE_SUMS=SEED, sums are f32 and in an order drawn for each
+/// product, as good as that of any algorithm of the library.
+///
 /// What the library refuses for a combination of types, layouts and alignments
 /// is refused here; what leaves its buffer is too, with a message.
 ///
@@ -19,6 +22,7 @@
 
 #include "Hooks.h"
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -26,6 +30,8 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <map>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -357,29 +363,50 @@ struct Product {
 constexpr int tileRows = 8, tileCols = 4;
 
 /// A tile of rows x columns: sums over k of a[p][row] * b[p][col].
+template <class Sum>
 __attribute__((always_inline)) inline void
 tile(const double *a, const double *b, int64_t k, double *out) {
-  double sums[tileCols][tileRows] = {};
+  Sum sums[tileCols][tileRows] = {};
   for (int64_t p = 0; p < k; ++p)
     for (int j = 0; j < tileCols; ++j)
       for (int i = 0; i < tileRows; ++i)
-        sums[j][i] += a[p * tileRows + i] * b[p * tileCols + j];
-  std::memcpy(out, sums, sizeof sums);
+        sums[j][i] += Sum(a[p * tileRows + i] * b[p * tileCols + j]);
+  for (int j = 0; j < tileCols; ++j)
+    for (int i = 0; i < tileRows; ++i)
+      out[j * tileRows + i] = sums[j][i];
 }
 void tilePlain(const double *a, const double *b, int64_t k, double *out) {
-  tile(a, b, k, out);
+  tile<double>(a, b, k, out);
+}
+void tileSingle(const double *a, const double *b, int64_t k, double *out) {
+  tile<float>(a, b, k, out);
 }
 #ifdef __x86_64__
 __attribute__((target("avx2,fma"))) void
 tileWide(const double *a, const double *b, int64_t k, double *out) {
-  tile(a, b, k, out);
+  tile<double>(a, b, k, out);
 }
 #endif
 
+/// The order in which a product adds over k: as it is, or, with
+/// CLEAVE_FAKE_SUMS, drawn from that and the product's number.
+std::vector<int64_t> orderOf(int64_t k, const char *seed) {
+  static std::atomic<unsigned> products{0};
+  std::vector<int64_t> order(k);
+  std::iota(order.begin(), order.end(), 0);
+  if (seed)
+    std::shuffle(order.begin(), order.end(),
+                 std::mt19937_64(std::strtoull(seed, nullptr, 10) * 1000003 +
+                                 products++));
+  return order;
+}
+
 /// The rows of op(A), or the columns of op(B), in groups of `group`; of each
-/// group all of k, next to each other.
-std::vector<double> pack(const char *from, int type, int64_t count, int64_t k,
-                         int64_t stride, int64_t strideK, int group) {
+/// group all of k, in `order`, next to each other.
+std::vector<double> pack(const char *from, int type, int64_t count,
+                         const std::vector<int64_t> &order, int64_t stride,
+                         int64_t strideK, int group) {
+  int64_t k = order.size();
   int64_t groups = (count + group - 1) / group;
   std::vector<double> result(groups * group * k);
   for (int64_t g = 0; g < groups; ++g) {
@@ -388,7 +415,7 @@ std::vector<double> pack(const char *from, int type, int64_t count, int64_t k,
     for (int64_t p = 0; p < k; ++p)
       for (int64_t i = 0; i < inside; ++i)
         to[p * group + i] =
-            load(from, type, (g * group + i) * stride + p * strideK);
+            load(from, type, (g * group + i) * stride + order[p] * strideK);
   }
   return result;
 }
@@ -440,16 +467,20 @@ void multiply(void *data) {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     run = tileWide;
 #endif
+  const char *seed = std::getenv("CLEAVE_FAKE_SUMS");
+  if (seed)
+    run = tileSingle;
+  std::vector<int64_t> order = orderOf(k, seed);
   for (int64_t batch = 0; batch < batches; ++batch) {
     auto of = [&](const Matrix &matrix, const char *from) {
       return from + batch * matrix.batchStride * int64_t(bytesOf(matrix.type));
     };
     std::vector<double> rows =
-        pack(of(p.a, a), p.a.type, m, k,
+        pack(of(p.a, a), p.a.type, m, order,
              p.transposeA ? p.a.colStride() : p.a.rowStride(),
              p.transposeA ? p.a.rowStride() : p.a.colStride(), tileRows);
     std::vector<double> cols =
-        pack(of(p.b, b), p.b.type, n, k,
+        pack(of(p.b, b), p.b.type, n, order,
              p.transposeB ? p.b.rowStride() : p.b.colStride(),
              p.transposeB ? p.b.colStride() : p.b.rowStride(), tileCols);
     std::vector<double> gradient(p.epilogue & BiasGradient ? m : 0);

@@ -36,10 +36,12 @@ def model(family, folder, hidden=32):
     return path
 
 
-def run(artifact, steps=2, evaluates=True):
-    """What some steps and then evaluation give, and the parameters before and after the steps."""
+def run(artifact, steps=2, evaluates=True, noise=0):
+    """What some steps and then evaluation give, and the parameters before and after the steps.
+    With `noise`, a seed, parameters begin with other last bits, which stand for those that a sum in
+    another order or another function leaves."""
     session = _runtime.open(str(artifact))
-    random = np.random.default_rng(5)
+    random, other = np.random.default_rng(5), np.random.default_rng(noise)
     before, found = {}, {}
     for tensor in session.tensors():
         kind, shape = TYPES[tensor["dtype"]], tensor["shape"]
@@ -49,7 +51,10 @@ def run(artifact, steps=2, evaluates=True):
         elif tensor["role"] == "parameter":
             # Small, since large ones make the rounding of a step that of the next, many times over.
             values = 0.08 * random.standard_normal(shape) + (len(shape) == 1)
-            before[tensor["name"]] = values.astype(kind).astype(np.float64)
+            values = values.astype(kind)
+            before[tensor["name"]] = values.astype(np.float64)
+            if noise:
+                values = np.nextafter(values, other.choice([-9, 9], shape).astype(kind))
         elif tensor["name"] == "lr":
             values = np.full(shape, 1e-2)
         else:
@@ -71,8 +76,18 @@ def run(artifact, steps=2, evaluates=True):
     return np.concatenate(given), before, found
 
 
-def differences(one, other, precision):
-    """What differs by more than rounding does."""
+def spread_of(*kinds):
+    """How far apart the parameters are, by name, that steps of one kind with different roundings
+    give; the largest of all kinds."""
+    return {name: max(np.abs(one[name] - other[name]).max() for runs in kinds
+                      for i, (_, _, one) in enumerate(runs) for _, _, other in runs[:i])
+            for name in kinds[0][0][2]}
+
+
+def differences(one, other, precision, spread=None):
+    """What differs by more than rounding does. `spread` is how far apart roundings alone put the
+    parameters (`spread_of`): twice that is rounding too, since one more run may be on either side
+    of those that were tried."""
     (given, before, expected), (others, _, found) = one, other
     results, updates = BOUND[precision]
     if not np.abs(given - others).max() <= results * np.abs(given).max():
@@ -82,6 +97,8 @@ def differences(one, other, precision):
     least = 1e-2 * max(changes.values())
     for name, values in expected.items():
         limit = updates * (changes[name] + least) + 3e-7
+        if spread:
+            limit = max(limit, 2 * spread[name])
         if not np.abs(values - found[name]).max() <= limit:
             yield name
 
@@ -97,10 +114,10 @@ def farther(exact, one, other):
             yield f"{name}: {errors[1]:.2e} from f32, not {errors[0]:.2e}"
 
 
-def run_apart(artifact, steps=2):
+def run_apart(artifact, steps=2, noise=0):
     """In another process, since a wrong kernel can end it; then the result never comes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(run, (artifact, steps)).get(60)
+        return pool.apply_async(run, (artifact, steps), {"noise": noise}).get(60)
 
 
 def _run_variants(artifact, variable, values, queue):
