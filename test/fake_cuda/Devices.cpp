@@ -412,6 +412,9 @@ EXPORT CUresult cuGetErrorString(CUresult error, const char **text) {
   return result;
 }
 
+/// What all functions are that no file here has (functions.cmake).
+extern "C" int cleave_fake_missing();
+
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int,
                                     cuuint64_t,
                                     CUdriverProcAddressQueryResult *status) {
@@ -421,8 +424,11 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int,
   void *self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   *function = nullptr;
   for (const char *version : {"_v4", "_v3", "_v2", ""})
-    if (!*function && self)
+    if (!*function && self) {
       *function = dlsym(self, (std::string(name) + version).c_str());
+      if (*function == reinterpret_cast<void *>(cleave_fake_missing))
+        *function = nullptr;
+    }
   if (!*function && !std::strcmp(name, "cuGraphInstantiate"))
     *function = dlsym(self, "cuGraphInstantiateWithFlags");
   if (self)
