@@ -11,6 +11,7 @@
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
+#include "cleave/Runtime/CUDA/CudnnPlan.h"
 #include "cleave/Runtime/CUDA/ExchangePlan.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
@@ -102,7 +103,7 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
 
 /// The processor that `options` name; an error is reported at the module.
 static FailureOr<CpuTarget> processorOf(ModuleOp module,
-                                     const CompileOptions &options) {
+                                        const CompileOptions &options) {
   auto target = CpuTarget::get(options.cpu, options.vectorBits);
   if (!target)
     return emitError(module.getLoc()) << llvm::toString(target.takeError());
@@ -182,11 +183,11 @@ static std::string describe(const PhaseOptions &phases) {
 static void addOutside(llvm::json::Object &plan,
                        ArrayRef<runtime::Program> programs) {
   auto describe = [](llvm::json::Object &own, const runtime::Program &program) {
-    own["outside"] =
-        llvm::json::Object{{"library", program.target.empty()
-                                            ? runtime::workspaceBytes(program)
-                                            : runtime::cuda::outsideBytes(program)},
-                           {"messages", messageBytes(program)}};
+    own["outside"] = llvm::json::Object{
+        {"library", program.target.empty()
+                        ? runtime::workspaceBytes(program)
+                        : runtime::cuda::outsideBytes(program)},
+        {"messages", messageBytes(program)}};
     if (llvm::json::Object *entries = own.getObject("entries"))
       for (const auto &[name, bytes] : messageBytesOfEntries(program))
         if (llvm::json::Object *entry = entries->getObject(name))
@@ -217,6 +218,12 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
     } else {
       program.target = options.target;
       program.architecture = options.architecture;
+      for (runtime::Part &part : program.parts)
+        for (runtime::Command &command : part.commands)
+          if (command.kind == runtime::CommandKind::AttentionForward ||
+              command.kind == runtime::CommandKind::AttentionBackward)
+            command.attention.libraryBytes =
+                runtime::cuda::planCudnnBytes(command, program.architecture);
     }
     program.lossScaling = options.lossScaling;
     program.lossScaling.used = options.phases.scalesLoss();

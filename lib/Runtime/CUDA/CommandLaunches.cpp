@@ -508,10 +508,13 @@ int64_t cuda::launchScratchBytes(const Command &command) {
     bool empty = c.count == 0 || c.outRows == 0 || c.columns == 0;
     return empty ? 0 : SortLayout(c).bytes;
   }
-  if (command.kind == CommandKind::AttentionBackward) {
-    const AttentionCommand &c = command.attention;
-    return divideUp(4 * c.batch * c.heads * c.queries, 256) * 256;
-  }
+  const AttentionCommand &c = command.attention;
+  int64_t library = std::max<int64_t>(0, c.libraryBytes);
+  if (command.kind == CommandKind::AttentionForward)
+    return library;
+  if (command.kind == CommandKind::AttentionBackward)
+    return std::max(library,
+                    divideUp(4 * c.batch * c.heads * c.queries, 256) * 256);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H
 
 #include "Contractions.h"
+#include "Cudnn.h"
 #include "Gpu.h"
 #include "HostExchange.h"
 #include "NcclExchange.h"
@@ -26,9 +27,9 @@
 namespace cleave::runtime::cuda {
 
 /// The program of one rank on a GPU. Commands are enqueued in the order of the
-/// table, those that need nothing of the host as graphs; the host waits where it
-/// has to know a flag: at checks and at actions that may be skipped. Runs that
-/// are measured enqueue each command by itself.
+/// table, those that need nothing of the host as graphs; the host waits where
+/// it has to know a flag: at checks and at actions that may be skipped. Runs
+/// that are measured enqueue each command by itself.
 class CudaDevice : public cleave_device {
 public:
   static llvm::Expected<std::unique_ptr<CudaDevice>>
@@ -83,7 +84,10 @@ private:
     bool whenStopped = false;
     /// Of the record, if there is one.
     MemoryUse use;
-    std::variant<Launches, Product, MoveStep, Check, Exchange> what;
+    std::variant<Launches, Product, CudnnAttention, MoveStep, Check, Exchange>
+        what;
+    /// Whether the host need not come between it and its neighbours.
+    bool isWork() const { return what.index() < 3; }
   };
   /// Neighbouring steps that the host need not come between, which are launched
   /// as one graph of CUDA.
@@ -161,6 +165,8 @@ private:
   /// The second tier.
   char *tier = nullptr;
   std::optional<Contractions> contractions;
+  /// Opened for the first attention command that is planned for it.
+  std::unique_ptr<Cudnn> cudnn;
   /// In $CLEAVE_CUDA_RECORD, for tests; then there are no graphs.
   std::unique_ptr<WorkRecord> record;
   cleave_communicator *communicator = nullptr;

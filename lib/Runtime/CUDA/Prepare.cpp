@@ -34,6 +34,8 @@ private:
                 llvm::ArrayRef<int64_t> row, const Command &command);
   Expected<Launches> kernel(const KernelCommand &command, At at);
   Expected<Launches> find(std::vector<Launch> planned);
+  Expected<std::optional<CudnnAttention>> fusedAttention(const Command &command,
+                                                         At at);
   Expected<Exchange> collective(const CollectiveCommand &command,
                                 const Part &part, const std::string &label,
                                 llvm::function_ref<int64_t(Ref)> offset);
@@ -42,6 +44,8 @@ private:
   CudaDevice &device;
   Gpu &gpu;
   const Program &program;
+  /// Whether cuDNN could not be opened.
+  bool noCudnn = false;
   /// The entry that is being resolved.
   EntrySteps *entry = nullptr;
   /// For the action that is being resolved, by token.
@@ -89,12 +93,43 @@ CudaDevice::Resolver::kernel(const KernelCommand &command, At at) {
 }
 
 //===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// Of cuDNN; none where the generated kernels run the command.
+Expected<std::optional<CudnnAttention>>
+CudaDevice::Resolver::fusedAttention(const Command &command, At at) {
+  if (command.attention.libraryBytes < 0 || Cudnn::isOff() || noCudnn)
+    return std::nullopt;
+  // Why cuDNN does not run it is of interest only where it must.
+  auto give = [](Error error) -> Expected<std::optional<CudnnAttention>> {
+    if (Cudnn::isRequired())
+      return error;
+    llvm::consumeError(std::move(error));
+    return std::nullopt;
+  };
+  if (!device.cudnn) {
+    auto opened = Cudnn::open(gpu.compute, gpu.getCapability());
+    noCudnn = !opened;
+    if (!opened)
+      return give(opened.takeError());
+    device.cudnn = std::move(*opened);
+  }
+  Expected<CudnnAttention> attention =
+      device.cudnn->make(command, at, device.scratch);
+  if (!attention)
+    return give(attention.takeError());
+  return std::move(*attention);
+}
+
+//===----------------------------------------------------------------------===//
 // Collectives
 //===----------------------------------------------------------------------===//
 
-Expected<CudaDevice::Exchange> CudaDevice::Resolver::collective(
-    const CollectiveCommand &command, const Part &part,
-    const std::string &label, llvm::function_ref<int64_t(Ref)> offset) {
+Expected<CudaDevice::Exchange>
+CudaDevice::Resolver::collective(const CollectiveCommand &command,
+                                 const Part &part, const std::string &label,
+                                 llvm::function_ref<int64_t(Ref)> offset) {
   Exchange exchange;
   exchange.counter = entry->sent.add(program, static_cast<int>(device.rank),
                                      command, part.unless.buffer >= 0);
@@ -173,7 +208,17 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
     return Error::success();
   }
   case CommandKind::AttentionForward:
-  case CommandKind::AttentionBackward:
+  case CommandKind::AttentionBackward: {
+    Expected<std::optional<CudnnAttention>> fused = fusedAttention(command, at);
+    if (!fused)
+      return fused.takeError();
+    if (*fused) {
+      step.what = std::move(**fused);
+      entry->steps.push_back(std::move(step));
+      return Error::success();
+    }
+  }
+    [[fallthrough]];
   case CommandKind::ScatterAdd:
   case CommandKind::Copy:
   case CommandKind::Fill: {
@@ -263,19 +308,19 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
 Error CudaDevice::Resolver::writeConstants() {
   for (const Constant &constant : program.constants) {
     std::string bytes = llvm::fromHex(constant.hex);
-    if (Error error = gpu.write(
-            device.arena + static_cast<CUdeviceptr>(constant.offset),
-            bytes.data(), static_cast<int64_t>(bytes.size())))
+    if (Error error =
+            gpu.write(device.arena + static_cast<CUdeviceptr>(constant.offset),
+                      bytes.data(), static_cast<int64_t>(bytes.size())))
       return error;
   }
   for (const DeviceConstant &constant : program.deviceConstants) {
     std::vector<int64_t> values;
     for (const DeviceValue &value : constant.values)
       values.push_back(evaluate(program.mesh, value, device.rank));
-    if (Error error = gpu.write(
-            device.arena + static_cast<CUdeviceptr>(constant.offset),
-            values.data(),
-            static_cast<int64_t>(values.size() * sizeof(int64_t))))
+    if (Error error =
+            gpu.write(device.arena + static_cast<CUdeviceptr>(constant.offset),
+                      values.data(),
+                      static_cast<int64_t>(values.size() * sizeof(int64_t))))
       return error;
   }
   return Error::success();

@@ -120,8 +120,7 @@ Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
     record->finish("compute");
   }
   if (!exchange.ends) {
-    if (Error error =
-            exchange.blocks->fetch(*gpu, arena, mirror.data()))
+    if (Error error = exchange.blocks->fetch(*gpu, arena, mirror.data()))
       return error;
     return communicator->api->start(exchange.request) ? communicatorError()
                                                       : Error::success();
@@ -166,8 +165,7 @@ Error CudaDevice::launchAll(const Launches &launches) const {
 }
 
 Error CudaDevice::execute(const Step &step, bool &passed) {
-  if (record && (std::holds_alternative<Launches>(step.what) ||
-                 std::holds_alternative<Product>(step.what)))
+  if (record && step.isWork())
     record->work("compute", *step.command, step.use);
   if (auto *launches = std::get_if<Launches>(&step.what))
     return launchAll(*launches);
@@ -175,14 +173,16 @@ Error CudaDevice::execute(const Step &step, bool &passed) {
     return product->contraction
                ? product->contraction->run(gpu->compute)
                : clear(*gpu, step.command->contract, product->result);
+  if (auto *attention = std::get_if<CudnnAttention>(&step.what))
+    return attention->run();
   if (auto *move = std::get_if<MoveStep>(&step.what)) {
     if (!move->ends)
       return start(step, *move->move);
     if (record)
       record->wait("compute", move->move->ended);
-    return gpu->check(gpu->driver.cuStreamWaitEvent(gpu->compute,
-                                                    move->move->ended, 0),
-                      "an event");
+    return gpu->check(
+        gpu->driver.cuStreamWaitEvent(gpu->compute, move->move->ended, 0),
+        "an event");
   }
   if (auto *check = std::get_if<Check>(&step.what))
     return agree(step, *check, passed);
@@ -218,8 +218,7 @@ void CudaDevice::sumTimes(EntrySteps &entry, bool traced) {
     breakdown[step.command->timeClass] += time;
     if (const auto *e = std::get_if<Exchange>(&step.what))
       entry.sent.took(e->counter, time);
-    if (!traced ||
-        gpu->driver.cuEventElapsedTime(&since, marks[0], marks[i]))
+    if (!traced || gpu->driver.cuEventElapsedTime(&since, marks[0], marks[i]))
       continue;
     const Part &part = program.parts[static_cast<size_t>(step.action->part)];
     events.push_back(
@@ -261,9 +260,7 @@ void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
 /// Those of several commands: a graph of one saves nothing.
 void CudaDevice::findStretches(EntrySteps &entry) const {
   auto isFree = [&](const Step &step) {
-    return !step.unless && !step.whenStopped &&
-           (std::holds_alternative<Launches>(step.what) ||
-            std::holds_alternative<Product>(step.what));
+    return !step.unless && !step.whenStopped && step.isWork();
   };
   for (size_t begin = 0; begin < entry.steps.size();) {
     size_t end = begin;
@@ -278,10 +275,10 @@ void CudaDevice::findStretches(EntrySteps &entry) const {
 Error CudaDevice::launch(EntrySteps &entry, Stretch &stretch) {
   const Driver &driver = gpu->driver;
   if (!stretch.graph) {
-    if (Error error = gpu->check(
-            driver.cuStreamBeginCapture(gpu->compute,
-                                        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-            "beginning a graph"))
+    if (Error error =
+            gpu->check(driver.cuStreamBeginCapture(
+                           gpu->compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                       "beginning a graph"))
       return error;
     Error error = Error::success();
     for (size_t i = stretch.begin; i < stretch.end && !error; ++i)
@@ -391,8 +388,9 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
   bool traced = tracedRuns < runsToTrace && name == tracedEntry;
   // Libraries load code in the first runs, which a graph that is made does not
   // allow.
-  measuring = traced || (timing && (!graphs || entry.runs < first ||
-                                    entry.runs % every == 0));
+  measuring =
+      traced ||
+      (timing && (!graphs || entry.runs < first || entry.runs % every == 0));
   asGraphs = graphs && !measuring && entry.runs >= first;
   ++entry.runs;
   used = 0;
@@ -404,9 +402,9 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
     error = mark();
   }
   if (!error)
-    error = gpu->check(gpu->driver.cuMemsetD8Async(status, 0, sizeof checks,
-                                                   gpu->compute),
-                       "clearing the status of checks");
+    error = gpu->check(
+        gpu->driver.cuMemsetD8Async(status, 0, sizeof checks, gpu->compute),
+        "clearing the status of checks");
   if (!error)
     stopped = runSteps(entry);
   if (record)

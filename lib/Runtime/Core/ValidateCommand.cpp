@@ -274,6 +274,7 @@ private:
                       a.headSize, a.valueSize, a.window})
       require(n >= 0, "negative extent");
     require(a.queryBlock >= 1, "the query block must be at least 1");
+    require(a.libraryBytes >= -1, "negative memory of a library");
     require(a.kvHeads == 0 ? a.heads == 0 : a.heads % a.kvHeads == 0,
             "the number of heads is not a multiple of that of key heads");
     require(a.dropout >= 0.0f && a.dropout < 1.0f, "dropout must be in [0, 1)");

@@ -56,7 +56,8 @@ struct Addresses {
   int32_t checkIndex = 0;
 };
 
-/// Bytes of scratch memory that the launches of a command need.
+/// Bytes of scratch memory that the launches of a command need, or a library
+/// that may run it instead.
 int64_t launchScratchBytes(const Command &command);
 
 /// Bytes of memory that algorithms of contractions may use.

@@ -333,6 +333,9 @@ struct AttentionCommand {
   int64_t scratchBytesPerThread = 0;
   /// Rows of queries processed at once.
   int64_t queryBlock = 64;
+  /// On a GPU: bytes of memory besides the arena that a library's form of the
+  /// command may use; -1: only the generated kernels run it.
+  int64_t libraryBytes = -1;
 
   /// The number of keys of a bias or mask of such strides: those of all keys,
   /// or, if it has queries, those of the query's block.

@@ -163,6 +163,7 @@ template <typename F> void fields(F &f, const AttentionCommand *) {
   f("scratch", &A::scratch);
   f("scratchBytesPerThread", &A::scratchBytesPerThread);
   f("queryBlock", &A::queryBlock);
+  f("libraryBytes", &A::libraryBytes);
 }
 
 template <typename F> void fields(F &f, const ScatterAddCommand *) {
