@@ -114,6 +114,7 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
 }
 
 Error CudaDevice::read(int32_t place, int64_t offset, char *to, int64_t bytes) {
+  note("a read", place, {{{Place::Arena, offset, bytes}}, {}});
   if (place == CLEAVE_ARENA)
     return gpu->read(arena + static_cast<CUdeviceptr>(offset), to, bytes);
   std::memcpy(to, tier + offset, static_cast<size_t>(bytes));
@@ -122,6 +123,7 @@ Error CudaDevice::read(int32_t place, int64_t offset, char *to, int64_t bytes) {
 
 Error CudaDevice::write(int32_t place, int64_t offset, const char *from,
                         int64_t bytes) {
+  note("a write", place, {{}, {{Place::Arena, offset, bytes}}});
   if (place == CLEAVE_ARENA)
     return gpu->write(arena + static_cast<CUdeviceptr>(offset), from, bytes);
   std::memcpy(tier + offset, from, static_cast<size_t>(bytes));
@@ -129,6 +131,7 @@ Error CudaDevice::write(int32_t place, int64_t offset, const char *from,
 }
 
 Error CudaDevice::zero(int32_t place, int64_t offset, int64_t bytes) {
+  note("a clearing", place, {{}, {{Place::Arena, offset, bytes}}});
   if (place == CLEAVE_ARENA)
     return gpu->zero(arena + static_cast<CUdeviceptr>(offset), bytes);
   std::memset(tier + offset, 0, static_cast<size_t>(bytes));

@@ -47,14 +47,12 @@ private:
     std::optional<Contraction> contraction;
     CUdeviceptr result = 0;
   };
-  /// A copy between the arena and the second tier, with its events: when its
-  /// memory is ready, and when it has ended.
+  /// A copy between the arena and the second tier.
   struct Move {
     CUdeviceptr memory = 0;
     char *tier = nullptr;
     int64_t bytes = 0;
     bool evicts = false;
-    CUevent ready = nullptr, ended = nullptr;
   };
   struct MoveStep {
     Move *move = nullptr;
@@ -73,8 +71,22 @@ private:
     const HostExchange *blocks = nullptr;
     /// By NCCL, else null; then neither of the others is there.
     NcclExchange::Collective *collective = nullptr;
+    /// What the host copies to the device, if it goes through the host.
+    std::vector<MemoryRange> received;
     SentSums::Counter counter;
     bool ends = false;
+  };
+  struct Stream {
+    CUstream stream = nullptr;
+    /// Of the record.
+    std::string name;
+  };
+  /// A stream waits for an event.
+  struct Awaited {
+    int32_t stream = 0;
+    CUevent event = nullptr;
+    /// Whether it is recorded at the same time, on the stream of computation.
+    bool compute = false;
   };
   struct Step {
     const Command *command = nullptr;
@@ -82,8 +94,15 @@ private:
     /// The flag that skips the action; 0: none.
     CUdeviceptr unless = 0;
     bool whenStopped = false;
-    /// Of the record, if there is one.
+    /// The index of the stream that it runs on; -1: it does nothing.
+    int32_t stream = 0;
+    /// Whether the host waits for the stream of computation in it.
+    bool finishes = false;
+    /// Kept for the record, if there is one.
     MemoryUse use;
+    /// What is awaited before it, and recorded behind it, if it is not null.
+    std::vector<Awaited> waits;
+    CUevent ended = nullptr;
     std::variant<Launches, Product, CudnnAttention, MoveStep, Check, Exchange>
         what;
     /// Whether the host need not come between it and its neighbours.
@@ -133,10 +152,17 @@ private:
   /// Launches the graph of a stretch, which is made first if it has not run.
   llvm::Error launch(EntrySteps &entry, Stretch &stretch);
   void findStretches(EntrySteps &entry) const;
+  int32_t streamIndex(CUstream stream, llvm::StringRef name);
+  /// Gives the steps of an entry their events.
+  llvm::Error order(EntrySteps &entry);
+  llvm::Error await(const Step &step);
+  llvm::Error noteEnd(const Step &step);
+  /// Waits for all streams.
+  llvm::Error finishStreams();
   /// Enqueues a command. Sets `passed` if it is a check that all ranks reach.
   llvm::Error execute(const Step &step, bool &passed);
   llvm::Error launch(CUfunction function, const Launch &launch) const;
-  llvm::Error start(const Step &step, const Move &move);
+  llvm::Error start(const Move &move);
   llvm::Error exchange(const Step &step, const Exchange &exchange);
   llvm::Error agree(const Step &step, const Check &check, bool &passed);
   llvm::Error launchAll(const Launches &launches) const;
@@ -149,6 +175,7 @@ private:
   llvm::Error mark();
   void sumTimes(EntrySteps &entry, bool traced);
   void note(llvm::StringRef entry);
+  void note(llvm::StringRef what, int32_t place, MemoryUse use);
 
   Program program;
   int64_t rank;
@@ -167,6 +194,8 @@ private:
   std::optional<Contractions> contractions;
   /// Opened for the first attention command that is planned for it.
   std::unique_ptr<Cudnn> cudnn;
+  /// That of computation first, then that of the second tier.
+  std::vector<Stream> streams;
   /// In $CLEAVE_CUDA_RECORD, for tests; then there are no graphs.
   std::unique_ptr<WorkRecord> record;
   cleave_communicator *communicator = nullptr;

@@ -110,8 +110,8 @@ Error NcclExchange::connect() {
 Error NcclExchange::create(const std::vector<int32_t> &ranks, bool transfer) {
   Group &group = groups[{ranks, transfer}];
   group.members = static_cast<int32_t>(ranks.size());
-  group.member = static_cast<int32_t>(
-      llvm::find(ranks, communicator->rank) - ranks.begin());
+  group.member = static_cast<int32_t>(llvm::find(ranks, communicator->rank) -
+                                      ranks.begin());
   if (transfer) {
     Expected<CUstream> stream = gpu.makeStream();
     if (!stream)
@@ -129,10 +129,10 @@ Error NcclExchange::create(const std::vector<int32_t> &ranks, bool transfer) {
   if (Error error = requests.broadcast(ranks, id.bytes))
     return error;
   nccl::Config config;
-  if (Error error = library.check(
-          library.create(&group.communicator, group.members, id, group.member,
-                         &config),
-          "connecting " + group.name))
+  if (Error error =
+          library.check(library.create(&group.communicator, group.members, id,
+                                       group.member, &config),
+                        "connecting " + group.name))
     return error;
   if (Error error = settle(group, "connecting " + group.name))
     return error;
@@ -144,7 +144,7 @@ Error NcclExchange::create(const std::vector<int32_t> &ranks, bool transfer) {
 Error NcclExchange::tryOut(Group &group) {
   std::string what = "the first exchange of " + group.name;
   ExchangeCall first;
-  first.kind = !group.transfer           ? ExchangeCall::AllReduce
+  first.kind = !group.transfer     ? ExchangeCall::AllReduce
                : group.member == 0 ? ExchangeCall::Send
                                    : ExchangeCall::Receive;
   first.src = first.dst = memory;
@@ -228,7 +228,7 @@ Error NcclExchange::watch() {
       return true;
     }
     first.insert({own->group, own});
-    if (!streams.insert(streamOf(*own->group)).second)
+    if (!streams.insert(own->stream).second)
       return false;
     if (!own->begun && gpu.driver.cuEventQuery(own->ready) == CUDA_SUCCESS)
       own->begun = now;
@@ -241,17 +241,16 @@ Error NcclExchange::watch() {
     if (!group.communicator)
       continue;
     int status = nccl::Success;
-    Error error =
-        library.check(library.asyncError(group.communicator, &status),
-                      "asking for errors");
+    Error error = library.check(library.asyncError(group.communicator, &status),
+                                "asking for errors");
     if (!error)
       error = library.check(status, "an exchange");
     if (!error)
       continue;
     std::string text = llvm::toString(std::move(error));
     auto it = first.find(&group);
-    return fail(makeError(it == first.end() ? text
-                                            : it->second->name + ": " + text));
+    return fail(
+        makeError(it == first.end() ? text : it->second->name + ": " + text));
   }
   if (late)
     return fail(makeError(
@@ -311,9 +310,11 @@ NcclExchange::make(const CollectiveCommand &command,
     return plan.takeError();
   Collective &own = collectives.emplace_back();
   own.group = &it->second;
+  own.stream = streamOf(it->second);
+  own.staging = {Place::Staging, staging.offsetOf(command),
+                 exchangeStagingBytes(command)};
   own.calls = std::move(plan->calls);
-  own.name =
-      "the " + collectiveName(command.collective).str() + " of " + name;
+  own.name = "the " + collectiveName(command.collective).str() + " of " + name;
   for (auto [from, to] : {std::pair(&plan->before, &own.before),
                           std::pair(&plan->after, &own.after)})
     for (Launch &launch : *from) {
@@ -358,11 +359,10 @@ Error NcclExchange::call(const Group &group, const ExchangeCall &c,
   auto *src = reinterpret_cast<const void *>(c.src);
   auto *dst = reinterpret_cast<void *>(c.dst);
   auto count = static_cast<size_t>(c.elements);
-  int type = typeOf(c.dtype), operation = c.reduction == Reduction::Sum
-                                              ? nccl::Sum
-                                          : c.reduction == Reduction::Max
-                                              ? nccl::Max
-                                              : nccl::Min;
+  int type = typeOf(c.dtype),
+      operation = c.reduction == Reduction::Sum   ? nccl::Sum
+                  : c.reduction == Reduction::Max ? nccl::Max
+                                                  : nccl::Min;
   Nccl::Communicator own = group.communicator;
   int status = nccl::Success;
   switch (c.kind) {
@@ -397,15 +397,12 @@ Error NcclExchange::start(Collective &own) {
   if (!failure.empty())
     return makeError(failure);
   const Driver &driver = gpu.driver;
-  CUstream stream = streamOf(*own.group);
+  CUstream stream = own.stream;
   auto named = [&](Error error) {
     return fail(makeError(own.name + ": " + llvm::toString(std::move(error))));
   };
   if (Error error =
-          gpu.check(driver.cuEventRecord(own.ready, gpu.compute), "an event"))
-    return named(std::move(error));
-  if (Error error = gpu.check(driver.cuStreamWaitEvent(stream, own.ready, 0),
-                              "an event"))
+          gpu.check(driver.cuEventRecord(own.ready, stream), "an event"))
     return named(std::move(error));
   for (const auto &[function, launch] : own.before)
     if (Error error = gpu.launch(function, launch, stream))
@@ -427,29 +424,9 @@ Error NcclExchange::start(Collective &own) {
   for (const auto &[function, launch] : own.after)
     if (Error error = gpu.launch(function, launch, stream))
       return named(std::move(error));
-  if (Error error =
-          gpu.check(driver.cuEventRecord(own.ended, stream), "an event"))
-    return named(std::move(error));
   own.begun.reset();
   if (!own.listed)
     underWay.push_back(&own);
   own.listed = true;
-  return Error::success();
-}
-
-Error NcclExchange::wait(const Collective &own) {
-  if (!failure.empty())
-    return makeError(failure);
-  return gpu.check(gpu.driver.cuStreamWaitEvent(gpu.compute, own.ended, 0),
-                   "an event");
-}
-
-Error NcclExchange::finish() {
-  if (Error error = gpu.finish(gpu.communication))
-    return error;
-  for (const auto &[key, group] : groups)
-    if (group.stream)
-      if (Error error = gpu.finish(group.stream))
-        return error;
   return Error::success();
 }

@@ -10,6 +10,7 @@
 
 #include "Gpu.h"
 #include "Nccl.h"
+#include "WorkRecord.h"
 #include "cleave/Runtime/CUDA/ExchangePlan.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include <chrono>
@@ -43,12 +44,10 @@ public:
   llvm::Expected<Collective *> make(const CollectiveCommand &command,
                                     llvm::function_ref<uint64_t(Ref)> at,
                                     std::string name);
+  /// Enqueues it; the caller records its end.
   llvm::Error start(Collective &collective);
-  llvm::Error wait(const Collective &collective);
   /// Fails if what is under way cannot end.
   llvm::Error watch();
-  /// Waits for what is under way on all streams.
-  llvm::Error finish();
 
 private:
   struct Group {
@@ -103,9 +102,12 @@ struct NcclExchange::Collective {
   }
 
   const Group *group = nullptr;
+  CUstream stream = nullptr;
+  /// Staging memory that it uses.
+  MemoryRange staging;
   std::vector<std::pair<CUfunction, Launch>> before, after;
   std::vector<ExchangeCall> calls;
-  /// When its memory is ready, and when it has ended.
+  /// When its turn has come, and when it has ended.
   CUevent ready = nullptr, ended = nullptr;
   /// When the host has seen it begin.
   std::optional<Clock::time_point> begun;

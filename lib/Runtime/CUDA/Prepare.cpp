@@ -37,7 +37,8 @@ private:
   Expected<std::optional<CudnnAttention>> fusedAttention(const Command &command,
                                                          At at);
   Expected<Exchange> collective(const CollectiveCommand &command,
-                                const Part &part, const std::string &label,
+                                const Part &part, llvm::ArrayRef<int64_t> row,
+                                const std::string &label,
                                 llvm::function_ref<int64_t(Ref)> offset);
   Error writeConstants();
 
@@ -128,7 +129,8 @@ CudaDevice::Resolver::fusedAttention(const Command &command, At at) {
 
 Expected<CudaDevice::Exchange>
 CudaDevice::Resolver::collective(const CollectiveCommand &command,
-                                 const Part &part, const std::string &label,
+                                 const Part &part, llvm::ArrayRef<int64_t> row,
+                                 const std::string &label,
                                  llvm::function_ref<int64_t(Ref)> offset) {
   Exchange exchange;
   exchange.counter = entry->sent.add(program, static_cast<int>(device.rank),
@@ -156,6 +158,9 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
       command.collective != CollectiveKind::Reduce ||
       partIndex(program.mesh, command.axes, device.rank) == command.root;
   exchange.request = *request;
+  if (receives)
+    exchange.received =
+        MemoryUse::ofBlocks(part, row, command, &ExchangeBlock::dst);
   exchange.blocks = &device.exchanges.emplace_back(command, offset, receives);
   return exchange;
 }
@@ -180,8 +185,7 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
   step.action = &action;
   step.unless = at(part.unless);
   step.whenStopped = part.whenStopped;
-  if (device.record)
-    step.use = MemoryUse::of(part, row, command);
+  step.use = MemoryUse::of(part, row, command);
   auto take = [&](auto what) -> Error {
     if (!what)
       return what.takeError();
@@ -246,6 +250,7 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
     if (!request)
       return request.takeError();
     check.request = *request;
+    step.finishes = true;
     check.own = &agreed.own;
     check.agreed = &agreed.all;
     step.what = std::move(check);
@@ -254,9 +259,18 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;
-    Expected<Exchange> exchange = collective(c, part, command.label, offset);
+    Expected<Exchange> exchange =
+        collective(c, part, row, command.label, offset);
     if (!exchange)
       return exchange.takeError();
+    if (NcclExchange::Collective *own = exchange->collective) {
+      step.stream = device.streamIndex(own->stream, own->streamName());
+      step.use.writes.push_back(own->staging);
+      step.ended = own->ended;
+    } else {
+      step.finishes = true;
+      step.use = {MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src), {}};
+    }
     if (c.isTransfer()) {
       transfers[{c.token, action.microBatch}] = *exchange;
     } else {
@@ -272,11 +286,15 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
     if (auto it = moving.find(wait.token);
         !wait.transfer && it != moving.end()) {
       step.what = MoveStep{it->second, /*ends=*/true};
+      step.stream = -1;
     } else {
       Exchange exchange = wait.transfer
                               ? transfers[{wait.token, action.microBatch}]
                               : underWay[wait.token];
       exchange.ends = true;
+      step.finishes = !exchange.collective;
+      step.stream = exchange.collective ? -1 : 0;
+      step.use = {{}, exchange.received};
       step.what = exchange;
     }
     entry->steps.push_back(std::move(step));
@@ -290,12 +308,7 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
     move.tier = device.tier + offset(c.tier);
     move.bytes = c.bytes;
     move.evicts = command.kind == CommandKind::Evict;
-    for (CUevent *event : {&move.ready, &move.ended}) {
-      Expected<CUevent> made = gpu.makeEvent();
-      if (!made)
-        return made.takeError();
-      *event = *made;
-    }
+    step.stream = device.streamIndex(gpu.copies, "copies");
     moving[c.token] = &move;
     step.what = MoveStep{&move, /*ends=*/false};
     entry->steps.push_back(std::move(step));
@@ -341,6 +354,8 @@ Error CudaDevice::Resolver::run() {
           return makeError("part '" + part.name + "' (" + command.label +
                            "): " + llvm::toString(std::move(error)));
     }
+    if (Error error = device.order(*entry))
+      return error;
     device.findStretches(*entry);
   }
   return writeConstants();
@@ -362,6 +377,7 @@ Error CudaDevice::prepare(cleave_communicator *with) {
     return opened.takeError();
   record = std::move(*opened);
   graphs &= !record;
+  streams = {{gpu->compute, "compute"}, {gpu->copies, "copies"}};
   requests.emplace(program, communicator);
   if (with->size > 1) {
     Expected<Arena> mapped = Arena::map(program.arenaBytes);

@@ -70,32 +70,18 @@ static Error clear(const Gpu &gpu, const ContractCommand &c, CUdeviceptr at) {
   return Error::success();
 }
 
-/// The copy begins when what comes before has used its memory.
-Error CudaDevice::start(const Step &step, const Move &move) {
+Error CudaDevice::start(const Move &move) {
   const Driver &driver = gpu->driver;
   (move.evicts ? offloaded.evicted : offloaded.fetched) += move.bytes;
   auto bytes = static_cast<size_t>(move.bytes);
-  if (record) {
-    record->event("compute", move.ready);
-    record->wait("copies", move.ready);
-    record->work("copies", *step.command, step.use);
-    record->event("copies", move.ended);
-  }
-  if (Error error = gpu->check(driver.cuEventRecord(move.ready, gpu->compute),
-                               "an event"))
-    return error;
-  if (Error error = gpu->check(
-          driver.cuStreamWaitEvent(gpu->copies, move.ready, 0), "an event"))
-    return error;
-  if (bytes > 0)
-    if (Error error = gpu->check(
-            move.evicts ? driver.cuMemcpyDtoHAsync(move.tier, move.memory,
-                                                   bytes, gpu->copies)
-                        : driver.cuMemcpyHtoDAsync(move.memory, move.tier,
-                                                   bytes, gpu->copies),
-            "a copy of the second tier"))
-      return error;
-  return gpu->check(driver.cuEventRecord(move.ended, gpu->copies), "an event");
+  if (bytes == 0)
+    return Error::success();
+  return gpu->check(
+      move.evicts
+          ? driver.cuMemcpyDtoHAsync(move.tier, move.memory, bytes, gpu->copies)
+          : driver.cuMemcpyHtoDAsync(move.memory, move.tier, bytes,
+                                     gpu->copies),
+      "a copy of the second tier");
 }
 
 Error CudaDevice::communicatorError() const {
@@ -103,21 +89,27 @@ Error CudaDevice::communicatorError() const {
 }
 
 Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
-  if (NcclExchange::Collective *own = exchange.collective) {
-    if (record && exchange.ends) {
-      record->wait("compute", own->ended);
-    } else if (record) {
-      record->event("compute", own->ready);
-      record->wait(own->streamName(), own->ready);
-      record->work(own->streamName(), *step.command, step.use);
-      record->event(own->streamName(), own->ended);
-    }
-    return exchange.ends ? nccl->wait(*own) : nccl->start(*own);
-  }
-  // The host waits for both copies.
+  if (NcclExchange::Collective *own = exchange.collective)
+    return exchange.ends ? Error::success() : nccl->start(*own);
+  // The host waits for both copies; in between, other ranks read and write
+  // what is on the host.
   if (record) {
-    record->work("compute", *step.command, step.use);
-    record->finish("compute");
+    std::string between =
+        "exchange " +
+        std::to_string(reinterpret_cast<uintptr_t>(exchange.request));
+    std::vector<MemoryRange> received =
+        rangesAt(Place::Mirror, exchange.received);
+    if (exchange.ends) {
+      record->finish(between);
+      record->work("compute", "what was received",
+                   {received, exchange.received});
+      record->finish("compute");
+    } else {
+      std::vector<MemoryRange> sent = rangesAt(Place::Mirror, step.use.reads);
+      record->work("compute", "what is sent", {step.use.reads, sent});
+      record->finish("compute");
+      record->work(between, step.command->label, {sent, received});
+    }
   }
   if (!exchange.ends) {
     if (Error error = exchange.blocks->fetch(*gpu, arena, mirror.data()))
@@ -132,8 +124,11 @@ Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
 
 Expected<bool> CudaDevice::readFlag(CUdeviceptr at) {
   char flag = 0;
-  if (record)
+  if (record) {
+    record->work("compute", "a flag",
+                 {{{Place::Arena, static_cast<int64_t>(at - arena), 1}}, {}});
     record->finish("compute");
+  }
   if (Error error = gpu->read(at, &flag, 1))
     return error;
   return flag != 0;
@@ -143,10 +138,8 @@ Expected<bool> CudaDevice::readFlag(CUdeviceptr at) {
 Error CudaDevice::agree(const Step &step, const Check &check, bool &passed) {
   if (Error error = launchAll(check.launches))
     return error;
-  if (record) {
-    record->work("compute", *step.command, step.use);
+  if (record)
     record->finish("compute");
-  }
   if (Error error = gpu->read(status, &checks, sizeof checks))
     return error;
   *check.own = checks.failed == 0;
@@ -165,8 +158,10 @@ Error CudaDevice::launchAll(const Launches &launches) const {
 }
 
 Error CudaDevice::execute(const Step &step, bool &passed) {
-  if (record && step.isWork())
-    record->work("compute", *step.command, step.use);
+  const auto *through = std::get_if<Exchange>(&step.what);
+  if (record && step.stream >= 0 && !(through && through->blocks))
+    record->work(streams[static_cast<size_t>(step.stream)].name,
+                 step.command->label, step.use);
   if (auto *launches = std::get_if<Launches>(&step.what))
     return launchAll(*launches);
   if (auto *product = std::get_if<Product>(&step.what))
@@ -175,15 +170,8 @@ Error CudaDevice::execute(const Step &step, bool &passed) {
                : clear(*gpu, step.command->contract, product->result);
   if (auto *attention = std::get_if<CudnnAttention>(&step.what))
     return attention->run();
-  if (auto *move = std::get_if<MoveStep>(&step.what)) {
-    if (!move->ends)
-      return start(step, *move->move);
-    if (record)
-      record->wait("compute", move->move->ended);
-    return gpu->check(
-        gpu->driver.cuStreamWaitEvent(gpu->compute, move->move->ended, 0),
-        "an event");
-  }
+  if (auto *move = std::get_if<MoveStep>(&step.what))
+    return move->ends ? Error::success() : start(*move->move);
   if (auto *check = std::get_if<Check>(&step.what))
     return agree(step, *check, passed);
   return exchange(step, std::get<Exchange>(step.what));
@@ -250,17 +238,14 @@ void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
   }
   for (const Exchange *exchange : open)
     (void)communicator->api->wait(exchange->request);
-  if (nccl)
-    llvm::consumeError(nccl->finish());
-  if (record)
-    record->finish("copies");
-  (void)gpu->driver.cuStreamSynchronize(gpu->copies);
+  llvm::consumeError(finishStreams());
 }
 
 /// Those of several commands: a graph of one saves nothing.
 void CudaDevice::findStretches(EntrySteps &entry) const {
   auto isFree = [&](const Step &step) {
-    return !step.unless && !step.whenStopped && step.isWork();
+    return !step.unless && !step.whenStopped && step.waits.empty() &&
+           step.isWork();
   };
   for (size_t begin = 0; begin < entry.steps.size();) {
     size_t end = begin;
@@ -323,6 +308,8 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
       }
       ++stretch;
     }
+    if (Error error = await(step))
+      return broken(std::move(error));
     // An action may overwrite its flag.
     if (step.action != action) {
       action = step.action;
@@ -338,12 +325,17 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
         updatedAgain += !skipped;
       }
     }
-    if (skipped)
+    if (skipped) {
+      if (Error error = noteEnd(step))
+        return broken(std::move(error));
       continue;
+    }
     bool passed = true;
     NamedRange commandRange;
     commandRange.begin(step.command->label);
     if (Error error = execute(step, passed))
+      return broken(std::move(error));
+    if (Error error = noteEnd(step))
       return broken(std::move(error));
     if (const auto *e = std::get_if<Exchange>(&step.what); e && !e->ends)
       entry.sent.ran(e->counter);
@@ -355,10 +347,15 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
     if (passed)
       continue;
     finishExchanges(entry, &step);
-    for (const Step &later : llvm::ArrayRef(entry.steps).drop_front(i))
-      if (bool ignored = true; later.whenStopped)
-        if (Error error = execute(later, ignored))
-          return broken(std::move(error));
+    for (const Step &later : llvm::ArrayRef(entry.steps).drop_front(i)) {
+      bool ignored = true;
+      if (!later.whenStopped)
+        continue;
+      if (Error error = execute(later, ignored))
+        return broken(std::move(error));
+      if (Error error = finishStreams())
+        return broken(std::move(error));
+    }
     const Check &check = std::get<Check>(step.what);
     const CheckCommand &why =
         checks.failed ? *entry.checks[static_cast<size_t>(checks.index)]
@@ -407,10 +404,8 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
         "clearing the status of checks");
   if (!error)
     stopped = runSteps(entry);
-  if (record)
-    record->finish("compute");
   // What has failed can fail again; the first message is the cause.
-  if (Error late = gpu->finish()) {
+  if (Error late = finishStreams()) {
     if (stopped && stopped->broken)
       llvm::consumeError(std::move(late));
     else

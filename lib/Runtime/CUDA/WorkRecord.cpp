@@ -21,10 +21,33 @@ MemoryUse MemoryUse::of(const Part &part, llvm::ArrayRef<int64_t> row,
   std::set<int32_t> written = writtenBuffersOf(command);
   for (int32_t buffer : buffersOf(command)) {
     const Buffer &own = part.buffers[static_cast<size_t>(buffer)];
-    MemoryRange range{own.tier, row[static_cast<size_t>(buffer)], own.bytes};
+    MemoryRange range{own.tier ? Place::Tier : Place::Arena,
+                      row[static_cast<size_t>(buffer)], own.bytes};
     (written.count(buffer) ? use.writes : use.reads).push_back(range);
   }
   return use;
+}
+
+std::vector<MemoryRange> MemoryUse::ofBlocks(const Part &part,
+                                             llvm::ArrayRef<int64_t> row,
+                                             const CollectiveCommand &command,
+                                             Ref ExchangeBlock::*end) {
+  std::set<int32_t> buffers{(command.*end).buffer};
+  for (const ExchangeBlock &block : command.more)
+    buffers.insert((block.*end).buffer);
+  std::vector<MemoryRange> ranges;
+  for (int32_t buffer : buffers)
+    if (buffer >= 0)
+      ranges.push_back({Place::Arena, row[static_cast<size_t>(buffer)],
+                        part.buffers[static_cast<size_t>(buffer)].bytes});
+  return ranges;
+}
+
+std::vector<MemoryRange> cuda::rangesAt(Place place,
+                                        std::vector<MemoryRange> ranges) {
+  for (MemoryRange &range : ranges)
+    range.place = place;
+  return ranges;
 }
 
 llvm::Expected<std::unique_ptr<WorkRecord>> WorkRecord::open(const char *path,
@@ -46,16 +69,24 @@ static json::Array listOf(const std::vector<MemoryRange> &ranges) {
   for (const MemoryRange &range : ranges)
     if (range.bytes > 0)
       list.push_back(
-          json::Array{int64_t(range.tier), range.offset, range.bytes});
+          json::Array{int64_t(range.place), range.offset, range.bytes});
   return list;
 }
 
-void WorkRecord::work(llvm::StringRef stream, const Command &command,
+void WorkRecord::host(llvm::StringRef label, const MemoryUse &use) {
+  *out << json::Value(json::Object{{"do", "host"},
+                                   {"label", label},
+                                   {"reads", listOf(use.reads)},
+                                   {"writes", listOf(use.writes)}})
+       << "\n";
+  out->flush();
+}
+
+void WorkRecord::work(llvm::StringRef stream, llvm::StringRef label,
                       const MemoryUse &use) {
   *out << json::Value(json::Object{{"do", "work"},
                                    {"stream", stream},
-                                   {"kind", static_cast<int>(command.kind)},
-                                   {"label", json::fixUTF8(command.label)},
+                                   {"label", json::fixUTF8(label)},
                                    {"reads", listOf(use.reads)},
                                    {"writes", listOf(use.writes)}})
        << "\n";
@@ -64,11 +95,11 @@ void WorkRecord::work(llvm::StringRef stream, const Command &command,
 
 void WorkRecord::order(llvm::StringRef what, llvm::StringRef stream,
                        const void *event) {
-  *out << json::Value(
-              json::Object{{"do", what},
-                           {"stream", stream},
-                           {"event", static_cast<int64_t>(
-                                         reinterpret_cast<intptr_t>(event))}})
+  *out << json::Value(json::Object{
+              {"do", what},
+              {"stream", stream},
+              {"event",
+               static_cast<int64_t>(reinterpret_cast<intptr_t>(event))}})
        << "\n";
   out->flush();
 }

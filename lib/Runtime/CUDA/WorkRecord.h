@@ -16,9 +16,13 @@
 
 namespace cleave::runtime::cuda {
 
-/// Bytes of the arena or of the second tier.
+/// Memory of a rank: the arena, the second tier, the staging memory of
+/// collectives by NCCL, and the host's copy of what is exchanged through it.
+enum class Place : uint8_t { Arena, Tier, Staging, Mirror };
+
+/// Bytes of a place.
 struct MemoryRange {
-  bool tier = false;
+  Place place = Place::Arena;
   int64_t offset = 0, bytes = 0;
 };
 
@@ -28,15 +32,25 @@ struct MemoryUse {
 
   static MemoryUse of(const Part &part, llvm::ArrayRef<int64_t> row,
                       const Command &command);
+  /// The ranges of what a collective sends, or of what it receives.
+  static std::vector<MemoryRange> ofBlocks(const Part &part,
+                                           llvm::ArrayRef<int64_t> row,
+                                           const CollectiveCommand &command,
+                                           Ref ExchangeBlock::*end);
 };
 
+/// The same ranges of another place.
+std::vector<MemoryRange> rangesAt(Place place, std::vector<MemoryRange> ranges);
+
 /// A file with a line of JSON for each call that orders or does work, so that a
-/// check can tell whether any two commands that use the same memory, one of them
-/// writing, are ordered:
-///   {"do": "work", "stream": S, "kind": K, "label": L, "reads": [[place, offset,
-///     bytes], ...], "writes": ...}   place 0 is the arena, 1 the second tier
+/// check can tell whether any two commands that use the same memory, one of
+/// them writing, are ordered:
+///   {"do": "work", "stream": S, "label": L, "reads": [[place, offset, bytes],
+///     ...], "writes": ...}   places are the numbers of `Place`
 ///   {"do": "event" | "wait", "stream": S, "event": E}
 ///   {"do": "finish", "stream": S}    the host waits for the stream
+///   {"do": "host", "label": L, "reads": ..., "writes": ...}   done at once
+/// What other ranks do with a rank's copy on the host is a stream of its own.
 class WorkRecord {
 public:
   /// Appends to the file `path`, the number of the rank at its end; without a
@@ -44,8 +58,9 @@ public:
   static llvm::Expected<std::unique_ptr<WorkRecord>> open(const char *path,
                                                           int64_t rank);
 
-  void work(llvm::StringRef stream, const Command &command,
+  void work(llvm::StringRef stream, llvm::StringRef label,
             const MemoryUse &use);
+  void host(llvm::StringRef label, const MemoryUse &use);
   void event(llvm::StringRef stream, const void *event) {
     order("event", stream, event);
   }

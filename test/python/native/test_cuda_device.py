@@ -18,9 +18,8 @@ import cleave
 from cleave.models import FAMILIES
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
-import stream_races
 from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, model, run, run_apart,
-                       run_variants, spread_of)
+                       spread_of)
 
 FAKE = build_dir() / "fake_cuda"
 
@@ -109,22 +108,6 @@ def test_policies_agree(flags, tmp_path):
     assert not list(differences(run(native), run_apart(device), precision))
 
 
-@pytest.mark.parametrize("flags", [
-    ["--offload=state", "--precision=bf16"], ["--mesh=dp=2", "--recipe=zero3", "--offload=state"],
-    ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
-][slice(None) if ALL else slice(0, 1)], ids=" ".join)
-def test_order_of_work_does_not_matter(flags, tmp_path, monkeypatch):
-    """Every order that streams and events allow gives the same bits."""
-    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw", *flags)
-    monkeypatch.setenv("CLEAVE_FAKE_ORDER", "earliest")
-    given, _, parameters = run_apart(device)
-    for order in ["latest", *map(str, range(20 if ALL else 3))]:
-        monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
-        others, _, found = run_apart(device)
-        assert np.array_equal(given, others), order
-        assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), order
-
-
 def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
     """The third run of an entry is launched as graphs, the first two are not."""
     _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw",
@@ -140,60 +123,6 @@ def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
     for given, _, found in results[1:]:
         assert np.array_equal(given, results[0][0])
         assert all(np.array_equal(v, found[k]) for k, v in results[0][2].items())
-
-
-# The order of work --------------------------------------------------------------------
-
-
-def test_all_work_is_ordered(tmp_path, monkeypatch):
-    """By the record of the plugin, whose calls are those that the driver saw; and a wait that is
-    left out is found, or changes nothing in any order."""
-    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw",
-                             "--offload=state,saved" if ALL else "--offload=state")
-    monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(tmp_path / "calls"))
-    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "ops"))
-    expected = run_apart(device, 1)
-    record = stream_races.read(tmp_path / "calls0")
-    waits = [i for i, line in enumerate(record) if line["do"] == "wait"]
-    ops = (tmp_path / "ops").read_text()
-    assert len(waits) == ops.count(" kind=wait") > 20
-    assert sum(line["do"] == "event" for line in record) <= ops.count(" kind=event")
-    assert not stream_races.find_races(record)
-    found, quiet = 0, []
-    for number, index in enumerate(waits):
-        if stream_races.find_races(record[:index] + record[index + 1:]):
-            found += 1
-        else:
-            quiet.append(number + 1)
-    # Many wait for what is over by then: copies of the second tier are in order themselves.
-    assert found > 20
-    monkeypatch.delenv("CLEAVE_CUDA_RECORD")
-    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
-    for number in quiet if ALL else quiet[:1]:
-        monkeypatch.setenv("CLEAVE_FAKE_FAULT", f"drop-wait:{number}")
-        for order in ["latest", *map(str, range(20 if ALL else 1))]:
-            monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
-            given, _, values = run_apart(device, 1)
-            assert np.array_equal(given, expected[0]), (number, order)
-            assert all(np.array_equal(v, values[k]) for k, v in expected[2].items())
-
-
-def test_races_are_found():
-    work = lambda stream, reads, writes: {"do": "work", "stream": stream, "reads": reads,
-                                          "writes": writes}
-    one, other, apart = [[0, 0, 8]], [[0, 4, 8]], [[0, 8, 8]]
-    order = [{"do": "event", "stream": "a", "event": 1}, {"do": "wait", "stream": "b", "event": 1}]
-    first, second = work("a", [], one), work("b", other, [])
-    assert stream_races.find_races([first, second]) == [(0, 1)]
-    assert not stream_races.find_races([first, *order, second])
-    # An event before the work, or a wait after it, orders nothing; nor does one of the tier.
-    assert stream_races.find_races([order[0], first, order[1], second])
-    assert stream_races.find_races([first, order[0], second, order[1]])
-    assert not stream_races.find_races([first, {"do": "finish", "stream": "a"}, second])
-    assert not stream_races.find_races([first, work("a", other, [])])
-    assert not stream_races.find_races([first, work("b", apart, [])])
-    assert not stream_races.find_races([first, work("b", [[1, 0, 8]], [])])
-    assert not stream_races.find_races([work("a", one, []), work("b", one, [])])
 
 
 def test_ranks_share_a_device(tmp_path, monkeypatch):
@@ -337,48 +266,3 @@ def test_unknown_targets():
                          ({"ranks_per_device": 0}, "ranks_per_device")]:
         with pytest.raises(ValueError, match=message):
             cleave.compile(torch.nn.Linear(2, 2), (one, one), torch.nn.functional.mse_loss, **how)
-
-
-# Seeded faults ------------------------------------------------------------------------
-
-#: What the driver does wrong at the n-th call of its kind.
-FAULTS = ["grid", "offset", "skip", "skip-call"]
-
-
-#: Launches with which a fault is none: checks that pass, and arguments that a second stage, which
-#: adds what is in scratch memory, does not read.
-EQUIVALENT = {"skip": r"cleave_check|cleave_finish_pad_compare", "grid": r"cleave_check",
-              "offset": r"cleave_check|cleave_finish_|.*pad_compare", "skip-call": "none"}
-
-
-def launches(record, fault):
-    """The names of what a run launches, or calls of the library, in order."""
-    kind = " kind=call " if fault == "skip-call" else " kind=launch "
-    return [re.search(r" name=(\S+)", line)[1] for line in record.read_text().split("\n")
-            if kind in line]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_found(fault, tmp_path, monkeypatch):
-    """In two steps with a clip, in which the norm of all gradients counts. A fault gives other bits,
-    or ends the process; nearly all of those of products differ by more than rounding too."""
-    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", "--momentum=0.9",
-                             "--clip=0.1")
-    monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
-    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
-    expected = run_variants(device, "CLEAVE_FAKE_FAULT", [""])[""]
-    names = launches(tmp_path / "record", fault)
-    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
-    places = [place + 1 for place in np.random.default_rng(len(fault)).permutation(len(names))
-              if not re.match(EQUIVALENT[fault], names[place])][:90 if ALL else 4]
-    results = run_variants(device, "CLEAVE_FAKE_FAULT", [f"{fault}:{place}" for place in places])
-    same = lambda found: np.array_equal(found[0], expected[0]) and all(
-        np.array_equal(found[2][name], value) for name, value in expected[2].items())
-    missed = [(place, names[place - 1]) for place in places
-              if not isinstance(found := results[f"{fault}:{place}"], str) and same(found)]
-    print(f"{fault}: {len(places) - len(missed)} of {len(places)}")
-    assert len(missed) <= len(places) // 30, missed
-    if fault == "skip-call":
-        quiet = [place for place, found in results.items() if not isinstance(found, str)
-                 and not list(differences(expected, found, "f32"))]
-        assert len(quiet) <= len(places) // 25, quiet

@@ -6,6 +6,9 @@ of a stream, by events, or because the host waited in between."""
 
 import json
 
+#: In the place of a line that is left out.
+NOTHING = {"do": "nothing"}
+
 
 def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -17,28 +20,49 @@ def overlap(one, other):
                for a in one for b in other)
 
 
-def find_races(record):
-    """The pairs of work that nothing orders, as indices into the record.
+def conflict(one, other):
+    return (overlap(one["writes"], other["reads"] + other["writes"])
+            or overlap(one["reads"], other["writes"]))
+
+
+def uses_memory(line):
+    return line["do"] in ("work", "host")
+
+
+def find_conflicts(record):
+    """The pairs of work that have to be ordered, as indices into the record."""
+    work = [i for i, line in enumerate(record) if uses_memory(line)]
+    return [(i, j) for at, j in enumerate(work) for i in work[:at]
+            if conflict(record[j], record[i])]
+
+
+def find_races(record, conflicts=None):
+    """The pairs of work that nothing orders, as indices into the record."""
+    return list(races(record, find_conflicts(record) if conflicts is None else conflicts))
+
+
+def races(record, conflicts):
+    """Those of the conflicts that nothing orders.
 
     A clock is a number for each stream: how many of its commands have surely ended."""
-    done, host, events, work = {}, {}, {}, []
-    #: What happens before the next command of each stream.
-    before = {}
-    races = []
+    #: Of each stream, how many commands there are, and what happens before the next one.
+    done, before = {}, {}
+    host, events = {}, {}
+    #: Of each command, its stream and number there, and what happens before it.
+    number, clocks = {}, {}
     for index, line in enumerate(record):
+        if line["do"] == "nothing":
+            continue
+        if line["do"] == "host":
+            number[index], clocks[index] = (None, 0), dict(host)
+            continue
         stream = line["stream"]
         own = before.setdefault(stream, {})
         merge(own, host)
         if line["do"] == "work":
-            for other, theirs, number, place in work:
-                if theirs == stream or own.get(theirs, 0) >= number:
-                    continue
-                if (overlap(line["writes"], other["reads"] + other["writes"])
-                        or overlap(line["reads"], other["writes"])):
-                    races.append((place, index))
-            done[stream] = done.get(stream, 0) + 1
-            own[stream] = done[stream]
-            work.append((line, stream, done[stream], index))
+            clocks[index] = dict(own)
+            done[stream] = own[stream] = done.get(stream, 0) + 1
+            number[index] = stream, done[stream]
         elif line["do"] == "event":
             events[line["event"]] = dict(own)
         elif line["do"] == "wait":
@@ -46,9 +70,29 @@ def find_races(record):
             merge(own, events.get(line["event"], {}))
         else:
             merge(host, own)
-    return races
+    for one, other in conflicts:
+        # What the host does itself is over before it goes on.
+        stream, own = number[one]
+        if stream is not None and clocks[other].get(stream, 0) < own:
+            yield one, other
 
 
 def merge(clock, other):
     for stream, number in other.items():
         clock[stream] = max(clock.get(stream, 0), number)
+
+
+def faults(record):
+    """Records with one fault of order: (what, index, record). A wait or an event is left out, or a
+    command goes to a stream of its own."""
+    awaited = {line["event"] for line in record if line["do"] == "wait"}
+    for index, line in enumerate(record):
+        if line["do"] == "wait":
+            what, by = "wait", NOTHING
+        elif line["do"] == "event" and line["event"] in awaited:
+            what, by = "event", NOTHING
+        elif line["do"] == "work" and not line["stream"].startswith("exchange"):
+            what, by = "stream", {**line, "stream": "another"}
+        else:
+            continue
+        yield what, index, record[:index] + [by] + record[index + 1:]

@@ -1,0 +1,186 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""The order of a GPU's work, on the stand-in of test/fake_cuda: by the record of the plugin's calls,
+and by running them in other orders; and faults, of which each has to be found."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cleave.testing.tools import build_dir, run_tool, tool
+from proofs import ALL
+import stream_races
+from step_runs import differences, model, run_apart, run_variants
+from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
+
+pytestmark = pytest.mark.skipif(
+    not (FAKE / "libnccl.so.2").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),
+    reason="needs NVIDIA's headers and clang")
+
+#: The family, and what is compiled of it.
+LAYOUTS = {
+    "state": ("gpt", ["--offload=state"]),
+    "saved": ("gpt", ["--offload=state,saved"]),
+    "zero1": ("gpt", ["--mesh=dp=2", "--recipe=zero1", "--offload=state,saved"]),
+    "zero2": ("gpt", ["--mesh=dp=2", "--recipe=zero2"]),
+    "zero3": ("llama", ["--mesh=dp=4", "--recipe=zero3", "--offload=state"]),
+    "sequence": ("gpt", ["--mesh=tp=2", "--recipe=megatron-sp"]),
+    "both": ("bert", ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero2"]),
+    "ring": ("llama", ["--mesh=cp=2", "--recipe=ring"]),
+    "ulysses": ("gpt", ["--mesh=cp=2", "--recipe=ulysses"]),
+    "experts": ("mixtral", ["--mesh=ep=2", "--recipe=expert"]),
+    "1f1b": ("gpt", ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"]),
+    "zb-h1": ("t5", ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1"]),
+    "checked": ("gpt", ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1",
+                        "--post-validation"]),
+    "all": ("gpt", ["--mesh=pp=2,dp=2", "--micro-batches=2", "--schedule=1f1b", "--recipe=zero2",
+                    "--offload=state,saved"]),
+}
+SAMPLE = [("saved", "f32", "off"), ("zero2", "bf16", "on"), ("1f1b", "f32", "on"),
+          ("1f1b", "f32", "off")]
+CASES = [(layout, precision, nccl) for layout, (_, flags) in LAYOUTS.items()
+         for precision in ("f32", "bf16") for nccl in ("on", "off")
+         if nccl == "off" or "--mesh" in flags[0]]
+
+
+def compiled(layout, precision, folder):
+    family, flags = LAYOUTS[layout]
+    run_tool([tool("cleave-compile"), str(model(family, folder)), f"--precision={precision}", *flags,
+              "--optimizer=adamw", "--target=cuda", "-o", str(folder / "device.so")])
+    return folder / "device.so"
+
+
+# The calls of the plugin ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout, precision, nccl", CASES if ALL else SAMPLE)
+def test_all_work_is_ordered(layout, precision, nccl, tmp_path, monkeypatch):
+    """Of each rank: computation, copies of the second tier, collectives and transfers, what is
+    exchanged through the host, and what the host reads and writes. Without any of its waits or
+    events, or with a command on a stream of its own, it is not: none is more than is needed."""
+    monkeypatch.setenv("CLEAVE_NCCL", nccl)
+    device = compiled(layout, precision, tmp_path)
+    monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(tmp_path / "calls"))
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "ops"))
+    run_apart(device, 1)
+    records = [stream_races.read(path) for path in sorted(tmp_path.glob("calls*"))]
+    mesh = LAYOUTS[layout][1][0]
+    ranks = np.prod([int(n) for n in re.findall("=([0-9]+)", mesh)]) if "--mesh" in mesh else 1
+    assert len(records) == ranks
+    # The calls are those that the driver saw.
+    lines = Counter(line["do"] for record in records for line in record)
+    ops = (tmp_path / "ops").read_text()
+    assert lines["wait"] == ops.count(" kind=wait")
+    assert lines["event"] <= ops.count(" kind=event")
+    assert lines["work"] > 300
+    streams = {line.get("stream") for record in records for line in record}
+    assert any("transfers" in str(s) for s in streams) == (nccl == "on" and "pp=" in mesh)
+    seen = Counter()
+    for record in records if ALL else records[:1]:
+        conflicts = stream_races.find_conflicts(record)
+        assert not stream_races.find_races(record, conflicts)
+        used = {one for one, _ in conflicts}
+        for what, index, faulty in stream_races.faults(record):
+            # What nothing uses any more may run at any time.
+            if what == "stream" and index not in used:
+                continue
+            seen[what] += 1
+            assert next(stream_races.races(faulty, conflicts), None), (what, record[index])
+    assert seen["stream"] > 100
+    assert seen["wait"] == seen["event"]
+    assert (seen["wait"] > 10) == (nccl == "on" or "offload" in " ".join(LAYOUTS[layout][1]))
+    print(f"{layout} {precision} {nccl}: {dict(seen)}")
+
+
+def test_races_are_found():
+    work = lambda stream, reads, writes: {"do": "work", "stream": stream, "reads": reads,
+                                          "writes": writes}
+    host = lambda reads, writes: {"do": "host", "reads": reads, "writes": writes}
+    one, other, apart = [[0, 0, 8]], [[0, 4, 8]], [[0, 8, 8]]
+    order = [{"do": "event", "stream": "a", "event": 1}, {"do": "wait", "stream": "b", "event": 1}]
+    finish = {"do": "finish", "stream": "a"}
+    first, second = work("a", [], one), work("b", other, [])
+    assert stream_races.find_races([first, second]) == [(0, 1)]
+    assert not stream_races.find_races([first, *order, second])
+    # An event before the work, or a wait after it, orders nothing; nor does one of the tier.
+    assert stream_races.find_races([order[0], first, order[1], second])
+    assert stream_races.find_races([first, order[0], second, order[1]])
+    assert not stream_races.find_races([first, finish, second])
+    assert not stream_races.find_races([first, work("a", other, [])])
+    assert not stream_races.find_races([first, work("b", apart, [])])
+    assert not stream_races.find_races([first, work("b", [[1, 0, 8]], [])])
+    assert not stream_races.find_races([work("a", one, []), work("b", one, [])])
+    # The host itself waits only for what it has finished, and what comes later is after it.
+    assert stream_races.find_races([first, host(other, [])]) == [(0, 1)]
+    assert not stream_races.find_races([first, finish, host(other, [])])
+    assert not stream_races.find_races([host([], one), second])
+    faults = list(stream_races.faults([first, *order, second]))
+    assert [what for what, _, _ in faults] == ["stream", "event", "wait", "stream"]
+    assert all(stream_races.find_races(faulty) for _, _, faulty in faults)
+
+
+# Other orders --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout, precision, nccl", [
+    ("saved", "bf16", "off"), ("zero1", "f32", "on"), ("zero3", "bf16", "off"), ("1f1b", "f32", "on"),
+    ("sequence", "bf16", "on"), ("checked", "f32", "on"), ("all", "f32", "on")
+][slice(None) if ALL else slice(0, 5, 3)])
+def test_order_of_work_does_not_matter(layout, precision, nccl, tmp_path, monkeypatch):
+    """Every order that streams, events and ranks allow gives the same bits."""
+    monkeypatch.setenv("CLEAVE_NCCL", nccl)
+    device = compiled(layout, precision, tmp_path)
+    results = run_variants(device, "CLEAVE_FAKE_ORDER",
+                           ["earliest", "latest", *map(str, range(20))])
+    given, _, parameters = results["earliest"]
+    for order, found in results.items():
+        assert not isinstance(found, str), (order, found)
+        assert np.array_equal(given, found[0]), order
+        assert all(np.array_equal(v, found[2][k]) for k, v in parameters.items()), order
+
+
+# Seeded faults ------------------------------------------------------------------------
+
+#: What the driver does wrong at the n-th call of its kind.
+FAULTS = ["grid", "offset", "skip", "skip-call"]
+
+
+#: Launches with which a fault is none: checks that pass, and arguments that a second stage, which
+#: adds what is in scratch memory, does not read.
+EQUIVALENT = {"skip": r"cleave_check|cleave_finish_pad_compare", "grid": r"cleave_check",
+              "offset": r"cleave_check|cleave_finish_|.*pad_compare", "skip-call": "none"}
+
+
+def launches(record, fault):
+    """The names of what a run launches, or calls of the library, in order."""
+    kind = " kind=call " if fault == "skip-call" else " kind=launch "
+    return [re.search(r" name=(\S+)", line)[1] for line in record.read_text().split("\n")
+            if kind in line]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault, tmp_path, monkeypatch):
+    """In two steps with a clip, in which the norm of all gradients counts. A fault gives other bits,
+    or ends the process; nearly all of those of products differ by more than rounding too."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", "--momentum=0.9",
+                             "--clip=0.1")
+    monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
+    expected = run_variants(device, "CLEAVE_FAKE_FAULT", [""])[""]
+    names = launches(tmp_path / "record", fault)
+    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
+    places = [place + 1 for place in np.random.default_rng(len(fault)).permutation(len(names))
+              if not re.match(EQUIVALENT[fault], names[place])][:90 if ALL else 4]
+    results = run_variants(device, "CLEAVE_FAKE_FAULT", [f"{fault}:{place}" for place in places])
+    same = lambda found: np.array_equal(found[0], expected[0]) and all(
+        np.array_equal(found[2][name], value) for name, value in expected[2].items())
+    missed = [(place, names[place - 1]) for place in places
+              if not isinstance(found := results[f"{fault}:{place}"], str) and same(found)]
+    print(f"{fault}: {len(places) - len(missed)} of {len(places)}")
+    assert len(missed) <= len(places) // 30, missed
+    if fault == "skip-call":
+        quiet = [place for place, found in results.items() if not isinstance(found, str)
+                 and not list(differences(expected, found, "f32"))]
+        assert len(quiet) <= len(places) // 25, quiet
