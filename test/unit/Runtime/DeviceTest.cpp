@@ -196,8 +196,10 @@ protected:
           [this, memory](
               const Artifact &artifact, int64_t rank, const ThreadTeam &team,
               const std::string &tier) -> llvm::Expected<cleave_device *> {
-        return new ApartDevice(openCpuDevice(artifact, rank, team, tier), watch,
-                               memory);
+        auto opened = openCpuDevice(artifact, rank, team, tier);
+        if (!opened)
+          return opened.takeError();
+        return new ApartDevice(*opened, watch, memory);
       };
     return Session::create(
         {test::makeBigram({batch, length, vocabulary, hidden, devices})},
