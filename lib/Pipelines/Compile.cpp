@@ -280,7 +280,7 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
     return failure();
   if (options.target == "cuda") {
     FailureOr<std::string> text =
-        printCudaPrograms(module, compiled->positions);
+        printCudaPrograms(module, compiled->positions, options.architecture);
     if (failed(text))
       return failure();
     auto emit = [&]() -> llvm::Expected<std::string> {
@@ -311,7 +311,7 @@ FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
     FailureOr<CompiledProgram> compiled = planProgram(module, options);
     if (failed(compiled))
       return failure();
-    return printCudaPrograms(module, compiled->positions);
+    return printCudaPrograms(module, compiled->positions, options.architecture);
   }
   auto target = processorOf(module, options);
   if (failed(target))

@@ -97,6 +97,33 @@ exec.kernel @long row [2, 40000] (%x: tensor<2x40000xf32>) -> (%y: tensor<2x4000
   }
 }
 
+// So does one of memory that several passes read, with what is stored of it.
+// CHECK: // grid 2, block 256, dynamic shared memory 80000
+// CHECK-LABEL: cleave_kernel_reread
+// CHECK: __half *const row0 = reinterpret_cast<__half *>(shared + 0);
+// CHECK: loadVector<16>([[X:v[0-9]+]], in0 + row * 40000 + c);
+// CHECK-NEXT: storeVector(row0 + c, [[X]]);
+// CHECK: reduceAll
+// CHECK-NOT: in0
+// CHECK: loadVector(v{{[0-9]+}}, row0 + c);
+exec.kernel @reread row [2, 40000] (%x: tensor<2x40000xf16>) -> (%y: tensor<2x40000xf16>)
+    attributes {vector = 8 : i64, alignment = array<i64: 16, 16>} {
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 40000 + c)> : tensor<2x40000xf16> -> f16
+    %1 = arith.extf %0 : f16 to f32
+    %2 = exec.reduce sum %1 : f32
+    exec.yield %2 : f32
+  }
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 40000 + c)> : tensor<2x40000xf16> -> f16
+    %1 = arith.extf %0 : f16 to f32
+    %2 = arith.divf %1, %sum : f32
+    %3 = arith.truncf %2 : f32 to f16
+    exec.store %3, %y at affine_map<(r, c) -> (r * 40000 + c)> : f16, tensor<2x40000xf16>
+    exec.yield
+  }
+}
+
 // A block for a group of rows, and a second stage.
 // CHECK: // grid 4, block 256, scratch 1792
 // CHECK-LABEL: cleave_kernel_columns(

@@ -12,6 +12,7 @@
 #include "cleave/Runtime/Core/CudaLibraries.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
+#include "llvm/ADT/StringSwitch.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -38,15 +39,27 @@ bool cleave::multipliesFloat8(StringRef architecture) {
   return !architecture.drop_front(3).consumeInteger(10, number) && number >= 89;
 }
 
+int64_t cleave::sharedBytesOf(StringRef architecture) {
+  int64_t kib = llvm::StringSwitch<int64_t>(architecture.drop_front(3))
+                    .StartsWith("80", 163)
+                    .StartsWith("87", 163)
+                    .StartsWith("8", 99)
+                    .StartsWith("12", 99)
+                    .Default(227);
+  return kib << 10;
+}
+
 //===----------------------------------------------------------------------===//
 // Text
 //===----------------------------------------------------------------------===//
 
 FailureOr<std::string>
 cleave::printCudaPrograms(ModuleOp module,
-                          MutableArrayRef<runtime::Program> programs) {
+                          MutableArrayRef<runtime::Program> programs,
+                          StringRef architecture) {
   LaunchShapes launches;
-  FailureOr<std::string> text = printCuda(module, launches);
+  FailureOr<std::string> text =
+      printCuda(module, launches, sharedBytesOf(architecture));
   if (failed(text))
     return failure();
   for (runtime::Program &program : programs)

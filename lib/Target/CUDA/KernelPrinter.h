@@ -37,8 +37,10 @@ class KernelPrinter {
 public:
   /// `shared` has a bit for each argument: whether its memory may be that of
   /// another one.
+  /// A block can have `sharedLimit` bytes of shared memory.
   KernelPrinter(exec::KernelOp kernel, const llvm::BitVector &shared,
-                llvm::raw_ostream &os, LaunchShapes &launches);
+                int64_t sharedLimit, llvm::raw_ostream &os,
+                LaunchShapes &launches);
   llvm::LogicalResult print();
 
 private:
@@ -47,8 +49,9 @@ private:
     std::string name;
     bool registers;
   };
-  /// Elements of memory that several passes use: they stay in registers from
-  /// the first of these on.
+  /// Elements of memory that several passes use: from the first of these on
+  /// they stay in registers, or, of a row that is too long, in shared memory,
+  /// of which a thread accesses those of its columns alone.
   struct Held {
     mlir::Value memory;
     mlir::AffineMap map;
@@ -56,6 +59,8 @@ private:
     mlir::Operation *firstPass;
     std::string name;
     bool used = false;
+    /// In shared memory, from this byte on.
+    std::optional<int64_t> sharedAt = std::nullopt;
   };
 
   // Structure: PrintKernel.cpp.
@@ -94,6 +99,9 @@ private:
                       mlir::ValueRange indices);
   Held *findHeld(mlir::Value memory, mlir::AffineMap map,
                  mlir::ValueRange indices);
+  bool needsRow(const Held &row);
+  /// This thread's current element of a row that stays.
+  std::string heldElement(const Held &row) const;
   /// The one that `op` begins, or reads (`op` is in another pass).
   Held *beginsHeld(mlir::Operation *op);
   Held *readsHeld(exec::LoadOp op);
@@ -135,7 +143,7 @@ private:
   bool ragged = false, flat = false;
   /// Within a pass, the body is written for element j of a piece.
   bool inPass = false;
-  int64_t sharedBytes = 0;
+  int64_t sharedLimit, sharedBytes = 0;
   llvm::DenseMap<mlir::Value, std::string> names;
   llvm::DenseMap<mlir::Value, Slot> kept;
   llvm::SmallVector<Held> held;

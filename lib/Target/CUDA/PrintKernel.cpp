@@ -21,14 +21,63 @@ using namespace cleave::exec;
 static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 KernelPrinter::KernelPrinter(KernelOp kernel, const llvm::BitVector &shared,
-                             raw_ostream &os, LaunchShapes &launches)
+                             int64_t sharedLimit, raw_ostream &os,
+                             LaunchShapes &launches)
     : kernel(kernel), os(os), launches(launches), shared(shared),
       threads(kernel.getThreads()), rows(kernel.getRows()),
-      cols(kernel.getCols()), vector(kernel.getVector()) {
+      cols(kernel.getCols()), vector(kernel.getVector()),
+      sharedLimit(sharedLimit) {
   // Blocks consist of whole warps.
   threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
   if (auto valid = kernel.getValid())
     ragged = int64_t(*valid) != rows * cols;
+}
+
+//===----------------------------------------------------------------------===//
+// Parts of a softmax
+//===----------------------------------------------------------------------===//
+
+/// The load that `value` is of, but for a wider type; null if it is another
+/// value.
+static LoadOp loadOf(Value value) {
+  if (auto wide = value.getDefiningOp<arith::ExtFOp>())
+    value = wide.getIn();
+  auto load = value.getDefiningOp<LoadOp>();
+  return load && !load.getWhere() ? load : LoadOp();
+}
+
+static bool readsSame(LoadOp a, LoadOp b) {
+  return a.getMemory() == b.getMemory() && a.getMap() == b.getMap() &&
+         a.getIndices() == b.getIndices();
+}
+
+/// The one reduction of a pass, if it has one of `kind` whose order is free.
+static ReduceOp onlyReduction(PassOp pass, Reduction kind) {
+  Block &body = pass.getBody().front();
+  auto yield = cast<YieldOp>(body.getTerminator());
+  if (yield.getValues().size() != 1 || !body.getOps<StoreOp>().empty() ||
+      !body.getOps<AccumulateOp>().empty() || !body.getOps<ScanOp>().empty())
+    return {};
+  auto reduce = yield.getValues()[0].getDefiningOp<ReduceOp>();
+  return reduce && reduce.getKind() == kind && reduce.getType().isF32() &&
+                 !reduce->hasAttr(kOrderedAttr)
+             ? reduce
+             : ReduceOp();
+}
+
+/// If the pass is the sum of exp(x - y) for the elements x of a row: x, and y,
+/// a value of the row.
+static std::pair<LoadOp, Value> exponentialSum(PassOp pass) {
+  ReduceOp sum = onlyReduction(pass, Reduction::Sum);
+  auto exp = sum ? sum.getValue().getDefiningOp<math::ExpOp>() : math::ExpOp();
+  auto minus =
+      exp ? exp.getOperand().getDefiningOp<arith::SubFOp>() : arith::SubFOp();
+  if (!minus)
+    return {};
+  Operation *from = minus.getRhs().getDefiningOp();
+  if (from && from->getBlock() == &pass.getBody().front())
+    return {};
+  return {loadOf(minus.getLhs()), minus.getRhs()};
 }
 
 //===----------------------------------------------------------------------===//
@@ -115,8 +164,8 @@ void KernelPrinter::analyse() {
   chooseTeams(scans);
   // The threads of a scan have no columns of their own, and only unrolled loops
   // have their elements in registers.
-  if (!flat && !scans && pieces <= 16)
-    holdRows(registers - used);
+  if (!flat && !scans)
+    holdRows(pieces <= 16 ? registers - used : 0);
 }
 
 /// Teams are of use, and have no memory in common, while rows that are kept and
@@ -131,7 +180,8 @@ void KernelPrinter::chooseTeams(bool scans) {
   idle = teams > 1 && (rows % items != 0 || rows / items % teams != 0);
 }
 
-/// Chooses the rows of memory that stay in at most `registers`.
+/// Chooses the rows of memory that stay in at most `registers`, or in shared
+/// memory.
 void KernelPrinter::holdRows(int64_t registers) {
   auto isOfRow = [](ValueRange indices) {
     return llvm::none_of(indices, [](Value index) {
@@ -161,12 +211,37 @@ void KernelPrinter::holdRows(int64_t registers) {
     auto type = cast<RankedTensorType>(row.memory.getType());
     int64_t words =
         ceilDiv(pieces * vector * byteSize(type.getElementType()), 4);
-    if (!row.used || words > registers)
+    if (!row.used)
       return true;
-    registers -= words;
+    if (words <= registers) {
+      registers -= words;
+    } else {
+      // Reductions have some shared memory too.
+      constexpr int64_t others = 4096;
+      int64_t bytes = ceilDiv(cols * byteSize(type.getElementType()), 16) * 16;
+      if (teams > 1 || sharedBytes + bytes + others > sharedLimit ||
+          !needsRow(row))
+        return true;
+      row.sharedAt = sharedBytes;
+      sharedBytes += bytes;
+    }
     row.name = "row" + std::to_string(number++);
     return false;
   });
+}
+
+/// Whether a pass reads the row again that is not part of a softmax in one pass
+/// (`printSoftmaxPass`).
+bool KernelPrinter::needsRow(const Held &row) {
+  for (PassOp pass : kernel.getBody().front().getOps<PassOp>()) {
+    LoadOp ofSum = exponentialSum(pass).first;
+    for (LoadOp load : pass.getBody().front().getOps<LoadOp>())
+      if (!load.getWhere() && load != ofSum && pass != row.firstPass &&
+          load.getMemory() == row.memory && load.getMap() == row.map &&
+          load.getIndices() == ValueRange(row.indices))
+        return true;
+  }
+  return false;
 }
 
 //===----------------------------------------------------------------------===//
@@ -219,7 +294,7 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
     if (pieces <= 16)
       os << "#pragma unroll\n";
     else
-      os << "#pragma unroll 4\n";
+      os << "#pragma unroll " << (vector == 1 ? 8 : 4) << "\n";
     os << "for (int k = 0; k < " << pieces << "; ++k) {\n";
     os.indent();
     os << "[[maybe_unused]] const int c = (k * " << threads << " + int("
@@ -246,6 +321,8 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
     StoreOp store;
     std::string lanes;
     int64_t bytes;
+    /// The row in shared memory that begins with it, or null.
+    Held *row;
   };
   SmallVector<Write> writes;
   llvm::DenseSet<Operation *> done;
@@ -257,17 +334,29 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
   for (Operation &op : body) {
     if (auto load = dyn_cast<LoadOp>(op)) {
       auto arg = dyn_cast<BlockArgument>(load.getMemory());
+      Held *again = readsHeld(load);
+      if (again && again->sharedAt && vector > 1) {
+        Type type = load.getValue().getType();
+        std::string id = lanes(type);
+        os << "loadVector(" << id << ", " << again->name << " + c);\n";
+        names[load.getValue()] =
+            type.isInteger(1) ? "(" + id + "[j] != 0)" : id + "[j]";
+        done.insert(&op);
+        continue;
+      }
       if (!arg || arg.getArgNumber() >= kernel.getNumInputs() ||
-          load.getWhere() || readsHeld(load))
+          load.getWhere() || again)
         continue;
       int64_t bytes = accessBytes(arg, load.getMap(), load.getIndices());
       if (!bytes)
         continue;
       Type type = load.getValue().getType();
       Held *row = beginsHeld(&op);
-      std::string id = row ? row->name + "[k]" : lanes(type);
+      std::string id = row && !row->sharedAt ? row->name + "[k]" : lanes(type);
       os << "loadVector<" << bytes << ">(" << id << ", " << name(arg) << " + "
          << offset(load.getMap(), load.getIndices(), "c") << ");\n";
+      if (row && row->sharedAt)
+        os << "storeVector(" << row->name << " + c, " << id << ");\n";
       names[load.getValue()] =
           type.isInteger(1) ? "(" + id + "[j] != 0)" : id + "[j]";
       done.insert(&op);
@@ -276,9 +365,11 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
       if (!bytes)
         continue;
       Held *row = beginsHeld(&op);
-      writes.push_back(
-          {store, row ? row->name + "[k]" : lanes(store.getValue().getType()),
-           bytes});
+      bool inShared = row && row->sharedAt;
+      writes.push_back({store,
+                        row && !inShared ? row->name + "[k]"
+                                         : lanes(store.getValue().getType()),
+                        bytes, inShared ? row : nullptr});
       done.insert(&op);
     } else if (auto philox = dyn_cast<PhiloxOp>(op)) {
       // The key and the base must be known before the loop over elements.
@@ -321,6 +412,10 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
        << name(write.store.getMemory()) << " + "
        << offset(write.store.getMap(), {}, "c") << ", " << write.lanes
        << ");\n";
+  for (Write &write : writes)
+    if (write.row)
+      os << "storeVector(" << write.row->name << " + c, " << write.lanes
+         << ");\n";
   inPass = false;
   return result;
 }
@@ -356,49 +451,6 @@ void KernelPrinter::printPassResults(PassOp pass) {
   }
 }
 
-/// The load that `value` is of, but for a wider type; null if it is another
-/// value.
-static LoadOp loadOf(Value value) {
-  if (auto wide = value.getDefiningOp<arith::ExtFOp>())
-    value = wide.getIn();
-  auto load = value.getDefiningOp<LoadOp>();
-  return load && !load.getWhere() ? load : LoadOp();
-}
-
-static bool readsSame(LoadOp a, LoadOp b) {
-  return a.getMemory() == b.getMemory() && a.getMap() == b.getMap() &&
-         a.getIndices() == b.getIndices();
-}
-
-/// The one reduction of a pass, if it has one of `kind` whose order is free.
-static ReduceOp onlyReduction(PassOp pass, Reduction kind) {
-  Block &body = pass.getBody().front();
-  auto yield = cast<YieldOp>(body.getTerminator());
-  if (yield.getValues().size() != 1 || !body.getOps<StoreOp>().empty() ||
-      !body.getOps<AccumulateOp>().empty() || !body.getOps<ScanOp>().empty())
-    return {};
-  auto reduce = yield.getValues()[0].getDefiningOp<ReduceOp>();
-  return reduce && reduce.getKind() == kind && reduce.getType().isF32() &&
-                 !reduce->hasAttr(kOrderedAttr)
-             ? reduce
-             : ReduceOp();
-}
-
-/// If the pass is the sum of exp(x - y) for the elements x of a row: x, and y,
-/// a value of the row.
-static std::pair<LoadOp, Value> exponentialSum(PassOp pass) {
-  ReduceOp sum = onlyReduction(pass, Reduction::Sum);
-  auto exp = sum ? sum.getValue().getDefiningOp<math::ExpOp>() : math::ExpOp();
-  auto minus =
-      exp ? exp.getOperand().getDefiningOp<arith::SubFOp>() : arith::SubFOp();
-  if (!minus)
-    return {};
-  Operation *from = minus.getRhs().getDefiningOp();
-  if (from && from->getBlock() == &pass.getBody().front())
-    return {};
-  return {loadOf(minus.getLhs()), minus.getRhs()};
-}
-
 /// Rows that do not stay in registers are read once for the maximum and for the
 /// sum below it: a larger element scales the sum before it. What is the same
 /// sum below another value of the row follows from it.
@@ -415,8 +467,10 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
       }
   ReduceOp max = onlyReduction(pass, Reduction::Max);
   LoadOp load = max ? loadOf(max.getValue()) : LoadOp();
-  if (!load || !isa<BlockArgument>(load.getMemory()) ||
-      findHeld(load.getMemory(), load.getMap(), load.getIndices()))
+  if (!load || !isa<BlockArgument>(load.getMemory()))
+    return false;
+  Held *row = findHeld(load.getMemory(), load.getMap(), load.getIndices());
+  if (row && (!row->sharedAt || row->firstPass != pass))
     return false;
   bool sums = llvm::any_of(kernel.getBody().front().getOps<PassOp>(),
                            [&](PassOp other) {
@@ -505,10 +559,16 @@ LogicalResult KernelPrinter::printRow() {
     os << "const int columns = min((long long)" << cols << ", "
        << *kernel.getValid() << "ll - (long long)row * " << cols << ");\n";
   softmaxes.clear();
-  for (Held &row : held)
-    os << memoryName(
-              cast<RankedTensorType>(row.memory.getType()).getElementType())
-       << " " << row.name << "[" << pieces << "][" << vector << "];\n";
+  for (Held &row : held) {
+    std::string type = memoryName(
+        cast<RankedTensorType>(row.memory.getType()).getElementType());
+    if (row.sharedAt)
+      os << type << " *const " << row.name << " = reinterpret_cast<" << type
+         << " *>(shared + " << *row.sharedAt << ");\n";
+    else
+      os << type << " " << row.name << "[" << pieces << "][" << vector
+         << "];\n";
+  }
   for (Operation &op : kernel.getBody().front()) {
     auto pass = dyn_cast<PassOp>(op);
     if (failed(pass ? printPass(pass) : printOp(op)))
@@ -778,9 +838,9 @@ LogicalResult KernelPrinter::print() {
   constexpr int64_t limit = int64_t(1) << 31;
   if (rows >= limit || cols >= limit)
     return kernel.emitError("has too many rows or columns for a device");
-  if (sharedBytes > 227 * 1024)
+  if (sharedBytes > sharedLimit)
     return kernel.emitError("keeps ")
-           << sharedBytes << " bytes of a row; a block has 232448";
+           << sharedBytes << " bytes of a row; a block has " << sharedLimit;
   if (flat)
     return printFlat();
   if (failed(printRows()))
@@ -789,7 +849,8 @@ LogicalResult KernelPrinter::print() {
 }
 
 FailureOr<std::string> cleave::printCuda(ModuleOp module,
-                                         LaunchShapes &launches) {
+                                         LaunchShapes &launches,
+                                         int64_t sharedBytes) {
   std::string text;
   llvm::raw_string_ostream stream(text);
   bool half = false, brain = false, eight = false;
@@ -831,7 +892,7 @@ FailureOr<std::string> cleave::printCuda(ModuleOp module,
     llvm::BitVector all(kernel.getBody().front().getNumArguments(), true);
     if (failed(KernelPrinter(kernel,
                              known == shared.end() ? all : known->second,
-                             stream, launches)
+                             sharedBytes, stream, launches)
                    .print()))
       return failure();
   }

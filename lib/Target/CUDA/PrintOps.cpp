@@ -210,6 +210,12 @@ KernelPrinter::Held *KernelPrinter::findHeld(Value memory, AffineMap map,
   return row == held.end() ? nullptr : row;
 }
 
+std::string KernelPrinter::heldElement(const Held &row) const {
+  return row.name + (!row.sharedAt ? "[k][j]"
+                     : vector == 1 ? "[c]"
+                                   : "[c + j]");
+}
+
 KernelPrinter::Held *KernelPrinter::beginsHeld(Operation *op) {
   auto load = dyn_cast<LoadOp>(op);
   if (load && load.getWhere())
@@ -533,7 +539,7 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
         slot != kept.end() && slot->second.registers)
       text = slot->second.name + element();
     else if (Held *row = readsHeld(load))
-      text = row->name + "[k][j]";
+      text = heldElement(*row);
     else
       text = name(load.getMemory()) + "[" +
              offset(load.getMap(), load.getIndices(), column) + "]";
@@ -542,8 +548,15 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
              (type.isInteger(1) ? " != 0 : " : " : ") +
              identity(Reduction::Sum, type);
     if (Held *row = beginsHeld(load)) {
-      os << row->name << "[k][j] = " << text << ";\n";
-      text = row->name + "[k][j]";
+      std::string element = heldElement(*row);
+      if (row->sharedAt) {
+        std::string id = "v" + std::to_string(counter++);
+        os << "const " << memoryName(type) << " " << id << " = " << text
+           << ";\n";
+        text = id;
+      }
+      os << element << " = " << text << ";\n";
+      text = row->sharedAt ? text : element;
     }
     if (type.isInteger(1) && !load.getWhere())
       text += " != 0";
@@ -558,7 +571,7 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
       return success();
     }
     if (Held *row = beginsHeld(store))
-      os << row->name << "[k][j] = " << value << ";\n";
+      os << heldElement(*row) << " = " << value << ";\n";
     os << (inPass ? ifOwn()
            : flat ? "if (c == 0)\n  "
                   : "if (" + thread() + " == 0" + (idle ? " && own" : "") +

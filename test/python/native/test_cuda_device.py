@@ -16,6 +16,7 @@ import pytest
 
 import cleave
 from cleave.models import FAMILIES
+from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
 from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, model, run, run_apart,
@@ -83,6 +84,18 @@ def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
         assert not list(differences(expected, found, precision, spread_of(others, runs)))
     else:
         assert not list(differences(expected, found, precision))
+
+
+def test_rows_in_shared_memory_agree(tmp_path):
+    """Logits of a row that is too long for registers, and of an odd length."""
+    path = tmp_path / "gpt.mlir"
+    assert write_model(["gpt", "--hidden=32", "--heads=4", "--layers=1", "--seq=8", "--vocab=33001",
+                        "--batch=2", "-o", str(path)]) == 0
+    native, device = compile_both(path, tmp_path, *plain("f32", "one"))
+    text = run_tool([tool("cleave-compile"), str(path), *plain("f32", "one"), "--target=cuda",
+                     "--emit=cuda", "-o", "-"])
+    assert f"dynamic shared memory {33001 * 4 // 16 * 16 + 16}" in text
+    assert not list(differences(run(native), run_apart(device), "f32"))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS if ALL else ["adamw8bit"])

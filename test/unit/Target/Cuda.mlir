@@ -236,6 +236,80 @@ exec.kernel @apart column [21, 200] (%x: tensor<21x200xf32>) -> (%y: tensor<200x
   }
 }
 
+// Rows too long for registers stay in shared memory from the pass on that reads
+// or writes them.
+exec.kernel @long_softmax row [3, 3001] (%x: tensor<3x3001xf32>, %on: tensor<3x3001xi1>) -> (%y: tensor<3x3001xf32>, %z: tensor<3xf32>, %w: tensor<3x3001xf32>)
+    attributes {threads = 32 : i64} {
+  %max = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3001 + c)> : tensor<3x3001xf32> -> f32
+    %1 = exec.reduce max %0 : f32
+    exec.yield %1 : f32
+  }
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3001 + c)> : tensor<3x3001xf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  %count = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3001 + c)> : tensor<3x3001xf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    %3 = arith.divf %2, %sum : f32
+    exec.store %3, %y at affine_map<(r, c) -> (r * 3001 + c)> : f32, tensor<3x3001xf32>
+    %on0 = exec.load %on at affine_map<(r, c) -> (r * 3001 + c)> : tensor<3x3001xi1> -> i1
+    %zero = arith.constant 0.0 : f32
+    %4 = arith.select %on0, %3, %zero : f32
+    %5 = exec.reduce sum %4 : f32
+    exec.yield %5 : f32
+  }
+  exec.store %count, %z at affine_map<(r, c) -> (r)> : f32, tensor<3xf32>
+  exec.pass {
+    %0 = exec.load %y at affine_map<(r, c) -> (r * 3001 + c)> : tensor<3x3001xf32> -> f32
+    %on0 = exec.load %on at affine_map<(r, c) -> (r * 3001 + c)> : tensor<3x3001xi1> -> i1
+    %1 = arith.select %on0, %0, %count : f32
+    exec.store %1, %w at affine_map<(r, c) -> (r * 3001 + c)> : f32, tensor<3x3001xf32>
+    exec.yield
+  }
+}
+
+exec.kernel @long_softmax_by_four row [3, 3072] (%x: tensor<3x3072xf32>, %on: tensor<3x3072xi1>) -> (%y: tensor<3x3072xf32>, %z: tensor<3xf32>, %w: tensor<3x3072xf32>)
+    attributes {threads = 32 : i64, vector = 4 : i64, alignment = array<i64: 16, 16, 16, 16, 16>} {
+  %max = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3072 + c)> : tensor<3x3072xf32> -> f32
+    %1 = exec.reduce max %0 : f32
+    exec.yield %1 : f32
+  }
+  %sum = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3072 + c)> : tensor<3x3072xf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    %3 = exec.reduce sum %2 : f32
+    exec.yield %3 : f32
+  }
+  %count = exec.pass -> f32 {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 3072 + c)> : tensor<3x3072xf32> -> f32
+    %1 = arith.subf %0, %max : f32
+    %2 = math.exp %1 : f32
+    %3 = arith.divf %2, %sum : f32
+    exec.store %3, %y at affine_map<(r, c) -> (r * 3072 + c)> : f32, tensor<3x3072xf32>
+    %on0 = exec.load %on at affine_map<(r, c) -> (r * 3072 + c)> : tensor<3x3072xi1> -> i1
+    %zero = arith.constant 0.0 : f32
+    %4 = arith.select %on0, %3, %zero : f32
+    %5 = exec.reduce sum %4 : f32
+    exec.yield %5 : f32
+  }
+  exec.store %count, %z at affine_map<(r, c) -> (r)> : f32, tensor<3xf32>
+  exec.pass {
+    %0 = exec.load %y at affine_map<(r, c) -> (r * 3072 + c)> : tensor<3x3072xf32> -> f32
+    %on0 = exec.load %on at affine_map<(r, c) -> (r * 3072 + c)> : tensor<3x3072xi1> -> i1
+    %1 = arith.select %on0, %0, %count : f32
+    exec.store %1, %w at affine_map<(r, c) -> (r * 3072 + c)> : f32, tensor<3x3072xf32>
+    exec.yield
+  }
+}
+
 exec.kernel @gather gather [6, 40] (%w: tensor<7x40xf32>, %ids: tensor<6xi64>, %each: tensor<6x40xi32>, %on: tensor<6x40xi1>) -> (%y: tensor<6x40xf32>, %z: tensor<6x40xf32>)
     attributes {vector = 4 : i64, threads = 32 : i64, alignment = array<i64: 16, 16, 16, 16, 16, 16>} {
   %id = exec.load %ids at affine_map<(r, c) -> (r)> : tensor<6xi64> -> i64

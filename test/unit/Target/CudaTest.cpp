@@ -122,7 +122,7 @@ TEST(Cuda, Kernels) {
       }
     }
   }
-  EXPECT_EQ(kernels, 18);
+  EXPECT_EQ(kernels, 20);
 }
 
 } // namespace

@@ -23,12 +23,17 @@ int64_t processorsOf(llvm::StringRef architecture);
 /// Whether a GPU of `architecture` multiplies 8-bit floats: from sm_89 on.
 bool multipliesFloat8(llvm::StringRef architecture);
 
+/// Bytes of shared memory that a block can have on the GPUs of an architecture
+/// (CUDA C++ Programming Guide, "Compute Capabilities").
+int64_t sharedBytesOf(llvm::StringRef architecture);
+
 /// The kernels of `module`, and those with which a device executes the other
-/// commands of `programs`, as CUDA C++. Writes the launch shapes of kernels to
-/// the programs.
+/// commands of `programs`, as CUDA C++ for `architecture`. Writes the launch
+/// shapes of kernels to the programs.
 llvm::FailureOr<std::string>
 printCudaPrograms(mlir::ModuleOp module,
-                  llvm::MutableArrayRef<runtime::Program> programs);
+                  llvm::MutableArrayRef<runtime::Program> programs,
+                  llvm::StringRef architecture);
 
 /// Code for a GPU: the binary of one architecture, and PTX, of which a driver
 /// makes that of later ones.

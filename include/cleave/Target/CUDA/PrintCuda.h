@@ -18,14 +18,22 @@ namespace cleave {
 /// By function.
 using LaunchShapes = llvm::StringMap<runtime::LaunchShape>;
 
-/// All kernels of `module` as CUDA C++ for devices from sm_90 on, one `extern
+/// Bytes of shared memory that a block can have on the GPUs of any architecture
+/// of data centres from sm_90 on.
+constexpr int64_t kSharedBytes = 227 << 10;
+
+/// All kernels of `module` as CUDA C++ for devices from sm_80 on, one `extern
 /// "C" __global__` function each, `cleave_kernel_` and its name, and a second
 /// one for a kernel of two stages, `cleave_finish_` and its name: names such as
 /// `norm` belong to the C library. A comment before each gives its launch
-/// parameters, which are also added to `launches`. The text must be compiled with
-/// `-fmad=false`: multiply-adds are contracted only where written.
+/// parameters, which are also added to `launches`. The text must be compiled
+/// with
+/// `-fmad=false`: multiply-adds are contracted only where written. A row of
+/// memory that several passes read stays in registers, or in up to
+/// `sharedBytes` of shared memory, or is read again.
 llvm::FailureOr<std::string> printCuda(mlir::ModuleOp module,
-                                       LaunchShapes &launches);
+                                       LaunchShapes &launches,
+                                       int64_t sharedBytes = kSharedBytes);
 
 } // namespace cleave
 

@@ -277,6 +277,9 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   int64_t threads = kernel.getSkeleton() == Skeleton::Map
                         ? 256
                         : std::clamp<int64_t>((lanes + 31) / 32 * 32, 32, 512);
+  // A row in shared memory may fill a processor, which then has no other block.
+  if (processors && kernel.getSkeleton() == Skeleton::Row && lanes > 16384)
+    threads = 1024;
   // Blocks are some rows high, so that they need not be wide, and groups few.
   if (processors && kernel.hasApartColumns())
     threads = 32;
