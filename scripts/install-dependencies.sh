@@ -37,12 +37,16 @@ fi
 
 python=${PYTHON:-python3}
 stamp=.venv/requirements.sha256
-wanted=$( (sha256sum requirements.txt; "$python" --version) | sha256sum)
+wanted=$( (sha256sum requirements.txt requirements-cuda.txt; "$python" --version) | sha256sum)
 if [ ! -x .venv/bin/python ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   echo "creating the Python environment .venv"
   rm -rf .venv
   "$python" -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     -r requirements.txt
+  # 553 MB; without it, attention on a GPU is that of the generated kernels.
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    --no-deps -r requirements-cuda.txt ||
+    echo "cuDNN was not installed; what needs it is left out" >&2
   echo "$wanted" >"$stamp"
 fi
