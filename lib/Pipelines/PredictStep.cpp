@@ -40,9 +40,10 @@ constexpr DeviceRates devices[] = {
 
 /// What of the peak is reached; assumed, not measured. Large products reach
 /// three quarters in published measurements of cuBLASLt, streams over memory
-/// nine tenths; the kernels of attention, whose tiles are loaded without
-/// asynchronous copies, are given less.
-constexpr double productShare = 0.75, memoryShare = 0.9, attentionShare = 0.35;
+/// nine tenths; attention, whose products are small and between exponentials,
+/// is given less, and the generated kernels less than cuDNN.
+constexpr double productShare = 0.75, memoryShare = 0.9, attentionShare = 0.35,
+                 cudnnShare = 0.45;
 /// What one launch takes in a graph when nothing else does, in seconds.
 constexpr double launchSeconds = 2e-6;
 
@@ -188,9 +189,15 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
     }
     case CommandKind::AttentionForward:
     case CommandKind::AttentionBackward: {
-      bool narrow = byteSize(c.attention.type) == 2;
-      add(c, narrow ? "attention of 16 bits" : "attention of f32", operations,
-          (narrow ? rates->tensor16 : rates->float32) * attentionShare,
+      bool narrow = byteSize(c.attention.type) == 2,
+           fused = c.attention.libraryBytes >= 0;
+      add(c,
+          fused    ? "attention by cuDNN"
+          : narrow ? "attention of 16 bits"
+                   : "attention of f32",
+          operations,
+          (narrow ? rates->tensor16 : rates->float32) *
+              (fused ? cudnnShare : attentionShare),
           attentionBytes(c.attention,
                          c.kind == CommandKind::AttentionBackward));
       return;
@@ -252,6 +259,7 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
       {"rates", json::Object{{"products_16", rates->tensor16 * productShare},
                              {"products_8", rates->tensor8 * productShare},
                              {"products_f32", rates->float32 * productShare},
+                             {"attention_cudnn", rates->tensor16 * cudnnShare},
                              {"attention_16", rates->tensor16 * attentionShare},
                              {"attention_f32", rates->float32 * attentionShare},
                              {"memory_bytes", memory},

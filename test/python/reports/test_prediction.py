@@ -41,7 +41,7 @@ def test_sums(gpt, tmp_path):
     assert abs(kinds["products of 16 bits"]["operations"] / (6 * weights * 64 * 1024) - 1) < 0.01
     # Twice seven products of a causal half; and what is in no product and no attention.
     scores = 12 * 12 * 64 * 1024**2 / 2
-    assert abs(kinds["attention of 16 bits"]["operations"] / (2 * 7 * 64 * scores) - 1) < 0.01
+    assert abs(kinds["attention by cuDNN"]["operations"] / (2 * 7 * 64 * scores) - 1) < 0.01
     assert found["bytes_outside"] == sum(kind["bytes"] for name, kind in kinds.items()
                                          if not name.startswith(("products", "attention")))
 
