@@ -44,6 +44,8 @@
 ///   swap-stream:N  the N-th launch goes to another stream
 ///   grid:N         the N-th launch has one block fewer
 ///   offset:N       the N-th launch's first pointer is 16 bytes further
+///   offset-last:N  its last pointer is
+///   barrier:LINE   see Emulation.h
 ///   skip:N         the N-th launch is left out
 ///   swap-call:N, skip-call:N  the same of the N-th cleave_fake_enqueue
 ///

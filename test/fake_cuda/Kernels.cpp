@@ -56,11 +56,17 @@ struct Parameters {
   std::vector<uint64_t> words;
 };
 
+/// What a fault adds to an address of a kernel.
+struct Offset {
+  uint64_t first = 0, last = 0;
+};
+
 /// Translates the addresses among the parameters of a kernel. Says and returns
 /// false if one is of no allocation.
 bool translate(const Function &function, Parameters &parameters,
-               std::vector<Allocation> *used, uint64_t offset) {
+               std::vector<Allocation> *used, Offset offset) {
   State &s = state();
+  uint64_t *last = nullptr;
   for (unsigned i = 0; i < function.parameters; ++i) {
     size_t begin = parameters.offsets[i];
     for (size_t at = 0; at + 8 <= function.sizes[i]; at += 8) {
@@ -82,16 +88,19 @@ bool translate(const Function &function, Parameters &parameters,
       }
       if (used)
         used->push_back(*found);
-      word = word - deviceOffset + offset;
-      offset = 0;
+      word = word - deviceOffset + offset.first;
+      offset.first = 0;
+      last = &word;
     }
   }
+  if (last)
+    *last += offset.last;
   return true;
 }
 
 CUresult runKernel(Function *function, Parameters parameters, unsigned gridX,
                    unsigned gridY, unsigned gridZ, unsigned block,
-                   unsigned shared, uint64_t offset, Lock &lock) {
+                   unsigned shared, Offset offset, Lock &lock) {
   std::vector<Allocation> used;
   if (!translate(*function, parameters, &used, offset))
     return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -418,7 +427,9 @@ EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned gridX,
     else
       return CUDA_SUCCESS;
   }
-  uint64_t offset = isFault("offset", count) ? 16 : 0;
+  Offset offset;
+  offset.first = isFault("offset", count) ? 16 : 0;
+  offset.last = isFault("offset-last", count) ? 16 : 0;
 
   Parameters parameters;
   size_t bytes = 0;
@@ -433,7 +444,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned gridX,
     std::memcpy(parameters.words.data() + parameters.offsets[i] / 8, from[i],
                 function->sizes[i]);
   Parameters tried = parameters;
-  if (!translate(*function, tried, nullptr, 0))
+  if (!translate(*function, tried, nullptr, {}))
     return CUDA_ERROR_ILLEGAL_ADDRESS;
 
   Action action;

@@ -30,16 +30,16 @@ TYPES = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32,
          "i1": np.bool_}
 
 
-def model(family, folder, hidden=32):
+def model(family, folder, hidden=32, *flags):
     path = folder / f"{family}.mlir"
-    assert write_model([family, f"--hidden={hidden}", *SIZE.split(), "-o", str(path)]) == 0
+    assert write_model([family, f"--hidden={hidden}", *SIZE.split(), *flags, "-o", str(path)]) == 0
     return path
 
 
-def run(artifact, steps=2, evaluates=True, noise=0):
-    """What some steps and then evaluation give, and the parameters before and after the steps.
-    With `noise`, a seed, parameters begin with other last bits, which stand for those that a sum in
-    another order or another function leaves."""
+def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",)):
+    """What some steps and then evaluation give, the parameters before the steps, and the tensors of
+    these roles behind them. With `noise`, a seed, parameters begin with other last bits, which stand
+    for those that a sum in another order or another function leaves."""
     session = _runtime.open(str(artifact))
     random, other = np.random.default_rng(5), np.random.default_rng(noise)
     before, found = {}, {}
@@ -68,7 +68,7 @@ def run(artifact, steps=2, evaluates=True, noise=0):
                   for name in (["logits"] if entry == "logits" else ["loss", "loss_weight"])
                   if name in outputs]
     for tensor in session.tensors():
-        if tensor["role"] == "parameter":
+        if tensor["role"] in roles:
             found[tensor["name"]] = np.frombuffer(
                 session.read(tensor["name"]), TYPES[tensor["dtype"]]).astype(np.float64).reshape(
                     tensor["shape"])
@@ -92,10 +92,11 @@ def differences(one, other, precision, spread=None):
     results, updates = BOUND[precision]
     if not np.abs(given - others).max() <= results * np.abs(given).max():
         yield f"results {given} and {others}"
-    changes = {name: np.abs(values - before[name]).max() for name, values in expected.items()}
+    changes = {name: np.abs(expected[name] - values).max() for name, values in before.items()}
     # A gradient that is zero but for rounding has no scale of its own.
     least = 1e-2 * max(changes.values())
-    for name, values in expected.items():
+    for name in before:
+        values = expected[name]
         limit = updates * (changes[name] + least) + 3e-7
         if spread:
             limit = max(limit, 2 * spread[name])
@@ -114,24 +115,24 @@ def farther(exact, one, other):
             yield f"{name}: {errors[1]:.2e} from f32, not {errors[0]:.2e}"
 
 
-def run_apart(artifact, steps=2, noise=0):
+def run_apart(artifact, steps=2, **options):
     """In another process, since a wrong kernel can end it; then the result never comes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(run, (artifact, steps), {"noise": noise}).get(60)
+        return pool.apply_async(run, (artifact, steps), options).get(60)
 
 
 def _run_variants(artifact, variable, values, queue):
     for value in values:
         os.environ[variable] = value
         try:
-            queue.put((value, run(artifact, evaluates=False)))
+            queue.put((value, run(artifact, evaluates=False, roles=("parameter", "state"))))
         except RuntimeError as error:
             queue.put((value, str(error)))
 
 
 def run_variants(artifact, variable, values):
-    """By the value of a variable of the environment, what two steps give, or the text of their
-    error; a value with which the process ends has an empty text."""
+    """By the value of a variable of the environment, what two steps give, with the state of the
+    optimizer, or the text of their error; a value with which the process ends has an empty text."""
     context, results, values = multiprocessing.get_context("spawn"), {}, list(values)
     while len(results) < len(values):
         left = [value for value in values if value not in results]

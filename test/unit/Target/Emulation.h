@@ -14,6 +14,9 @@
 /// here is per thread of the host.
 /// $CLEAVE_THREAD_ORDER is the order in which blocks run and threads take
 /// turns, warp by warp: "up" (the default), "down", or the seed of random ones.
+/// $CLEAVE_FAKE_FAULT=barrier:LINE leaves out the barriers of a block that are
+/// in this line of the text; $CLEAVE_FAKE_BARRIERS is a file to which the lines
+/// of those that threads have reached are appended.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -176,6 +179,9 @@ inline CLEAVE_LOCAL unsigned order[maxThreads];
 inline CLEAVE_LOCAL Group groups[maxThreads / 32 + 1];
 inline CLEAVE_LOCAL unsigned groupCount, groupAt, orderAt, turns, roundTurns;
 inline CLEAVE_LOCAL bool drawn;
+/// The line without its barriers, and those with some that were reached.
+inline CLEAVE_LOCAL int missing;
+inline CLEAVE_LOCAL std::vector<bool> *reached;
 /// Whether shared memory that no block has asked for is as filled.
 inline CLEAVE_LOCAL bool sharedFilled;
 inline CLEAVE_LOCAL std::mt19937 *random;
@@ -260,6 +266,8 @@ inline void release() {
   random = nullptr;
   delete[] copies;
   copies = nullptr;
+  delete reached;
+  reached = nullptr;
   if (!allFibers)
     return;
   for (size_t i = 0; i < allFibers->size(); i += stacksAtOnce)
@@ -383,6 +391,12 @@ inline void emulateGrid(unsigned gridX, unsigned gridY, unsigned gridZ,
   drawn = text && !down && std::strcmp(text, "up");
   if (drawn && !random)
     random = new std::mt19937(std::atoi(text));
+  const char *fault = std::getenv("CLEAVE_FAKE_FAULT");
+  missing =
+      fault && !std::strncmp(fault, "barrier:", 8) ? std::atoi(fault + 8) : 0;
+  const char *reachedFile = std::getenv("CLEAVE_FAKE_BARRIERS");
+  if (reachedFile && !reached)
+    reached = new std::vector<bool>;
   if (count > maxThreads || sharedBytes > sizeof shared)
     fail("a block is too large");
   gridDim.x = gridX, gridDim.y = gridY, gridDim.z = gridZ;
@@ -434,6 +448,13 @@ inline void emulateGrid(unsigned gridX, unsigned gridY, unsigned gridZ,
     runBlock();
     check(512);
   }
+  if (reachedFile)
+    if (std::FILE *file = std::fopen(reachedFile, "a")) {
+      for (size_t line = 0; line < reached->size(); ++line)
+        if ((*reached)[line])
+          std::fprintf(file, "%zu\n", line);
+      std::fclose(file);
+    }
   check(8 << 10);
   std::memset(shared, unasked, sharedBytes);
   for (const auto &fiber : *allFibers)
@@ -598,7 +619,15 @@ inline void waitCopies() {
 
 } // namespace emulation
 
-inline void __syncthreads() { emulation::wait(0, emulation::blockThreads); }
+inline void __syncthreads(int line = __builtin_LINE()) {
+  if (emulation::reached) {
+    if (size_t(line) >= emulation::reached->size())
+      emulation::reached->resize(line + 1);
+    (*emulation::reached)[line] = true;
+  }
+  if (line != emulation::missing)
+    emulation::wait(0, emulation::blockThreads);
+}
 inline int __syncthreads_count(int predicate) {
   const auto *all =
       emulation::publish<int>(predicate != 0, {0, emulation::blockThreads, 2});
