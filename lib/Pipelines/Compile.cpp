@@ -13,6 +13,7 @@
 #include "cleave/Runtime/CPU/Workspace.h"
 #include "cleave/Runtime/CUDA/CudnnPlan.h"
 #include "cleave/Runtime/CUDA/ExchangePlan.h"
+#include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
@@ -221,9 +222,14 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
       for (runtime::Part &part : program.parts)
         for (runtime::Command &command : part.commands)
           if (command.kind == runtime::CommandKind::AttentionForward ||
-              command.kind == runtime::CommandKind::AttentionBackward)
+              command.kind == runtime::CommandKind::AttentionBackward) {
+            // What ranks compute alike stays alike.
+            command.attention.fixedOrder =
+                options.phases.grains > 0 ||
+                runtime::deviceCount(program.mesh) > 1;
             command.attention.libraryBytes =
                 runtime::cuda::planCudnnBytes(command, program.architecture);
+          }
     }
     program.lossScaling = options.lossScaling;
     program.lossScaling.used = options.phases.scalesLoss();

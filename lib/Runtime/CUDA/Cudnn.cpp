@@ -159,7 +159,7 @@ static std::string keyOf(const Command &command, int64_t samples) {
     ((key += ' ' + std::to_string(values)), ...);
   };
   add(samples, a.batch, a.heads, a.kvHeads, a.queries, a.keys, a.headSize,
-      a.valueSize, a.scale, a.causal, a.window, a.libraryBytes);
+      a.valueSize, a.scale, a.causal, a.window, a.libraryBytes, a.fixedOrder);
   for (const HeadView *view :
        {&a.q, &a.k, &a.v, &a.o, &a.dO, &a.dQ, &a.dK, &a.dV})
     add(view->strideBatch, view->strideHead, view->stridePosition);

@@ -128,7 +128,7 @@ std::string Graph::build(cudnnHandle_t handle, int capability, bool backward,
            dO = input(DO, a.dO, queries(a.valueSize)),
            lse = describeLse(graph.tensor(fe::graph::Tensor_attributes()));
     auto options = attributes<fe::graph::SDPA_backward_attributes>();
-    options.set_deterministic_algorithm(true);
+    options.set_deterministic_algorithm(a.fixedOrder);
     auto [dQ, dK, dV] =
         graph.sdpa_backward(q, k, v, o, dO, lse, std::move(options));
     output(dQ, DQ, a.dQ, queries(a.headSize));

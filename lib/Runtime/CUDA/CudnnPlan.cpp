@@ -87,8 +87,9 @@ std::string cuda::cudnnRefusal(const Command &command,
 }
 
 /// In the backward pass: the sums of dO * O; where heads share keys, gradients
-/// of keys and values of each head; and, below 10.x, the gradients of scores in
-/// 16 bits, which are then summed in a fixed order.
+/// of keys and values of each head; and gradients of queries in f32, which
+/// blocks add to in any order, or, below 10.x, the gradients of scores in 16
+/// bits, which are then summed in a fixed order.
 int64_t cuda::cudnnBytes(const Command &command, llvm::StringRef architecture,
                          int64_t samples) {
   const AttentionCommand &a = command.attention;
@@ -99,11 +100,17 @@ int64_t cuda::cudnnBytes(const Command &command, llvm::StringRef architecture,
     int64_t heads = samples * a.heads;
     bytes += 4 * heads * a.queries;
     if (a.heads != a.kvHeads)
-      bytes +=
-          (major == 10 ? 4 : 2) * heads * a.keys * (a.headSize + a.valueSize);
-    if (major != 10)
+      bytes += (major == 10 && a.fixedOrder ? 4 : 2) * heads * a.keys *
+               (a.headSize + a.valueSize);
+    if (!a.fixedOrder) {
+      bytes += 4 * heads * a.queries * a.headSize;
+      // Once more, by the kernels of 8.x, which 10.x has for few positions too.
+      if (major != 9)
+        bytes += 4 * heads * round(a.queries, 8) * a.headSize;
+    } else if (major != 10) {
       bytes += 2 * heads * round(a.queries, 64) *
                round(a.keys, major == 9 ? 128 : 64);
+    }
   }
   return round(bytes, 256);
 }

@@ -102,7 +102,8 @@ CASES = [("vit", "fp16", "one"), ("llama", "bf16", "one"), ("gpt", "fp16", "zero
          ("llama", "bf16", "stages"), ("mixtral", "bf16", "one")]
 
 
-@pytest.mark.parametrize("family, precision, layout", CASES if ALL else [])
+@pytest.mark.skipif(not ALL, reason="a long proof")
+@pytest.mark.parametrize("family, precision, layout", CASES)
 def test_steps_of_families_agree(family, precision, layout, tmp_path, monkeypatch):
     artifacts = compiled(tmp_path, family, f"--precision={precision}", *LAYOUTS[layout])
     check_steps(family, *artifacts, tmp_path, monkeypatch)
@@ -155,7 +156,7 @@ def test_generated_kernels_run_the_rest(gpt, tmp_path, monkeypatch):
     assert "cuDNN: a handle: " in stopped(device)
 
 
-@pytest.mark.skipif(not ALL, reason="one of the long proofs (CLEAVE_TEST_ALL)")
+@pytest.mark.skipif(not ALL, reason="a long proof")
 def test_what_is_refused_is_generated(tmp_path, monkeypatch):
     """Heads of 4 channels, in a program that must use cuDNN where it can."""
     device, = compiled(tmp_path, "gpt", "--precision=bf16", "--micro-batches=2", heads=16,

@@ -12,9 +12,8 @@
 /// When a program is loaded, cuDNN is asked; a command for which it needs more
 /// than was planned is run by the generated kernels.
 ///
-/// The figures are those of cuDNN 9.24 for the deterministic backward pass, on
-/// devices of capability 8.x, 9.0 and 10.x; test/fake_cuda/CudnnTest.cpp
-/// compares them with cuDNN's own.
+/// The figures are those of cuDNN 9.24 on devices of capability 8.x, 9.0 and
+/// 10.x; test/fake_cuda/CudnnTest.cpp compares them with cuDNN's own.
 ///
 //===----------------------------------------------------------------------===//
 

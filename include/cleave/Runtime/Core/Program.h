@@ -336,6 +336,8 @@ struct AttentionCommand {
   /// On a GPU: bytes of memory besides the arena that a library's form of the
   /// command may use; -1: only the generated kernels run it.
   int64_t libraryBytes = -1;
+  /// Backward, of a library: whether every run sums in the same order.
+  bool fixedOrder = true;
 
   /// The number of keys of a bias or mask of such strides: those of all keys,
   /// or, if it has queries, those of the query's block.

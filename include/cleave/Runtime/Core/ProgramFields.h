@@ -164,6 +164,7 @@ template <typename F> void fields(F &f, const AttentionCommand *) {
   f("scratchBytesPerThread", &A::scratchBytesPerThread);
   f("queryBlock", &A::queryBlock);
   f("libraryBytes", &A::libraryBytes);
+  f("fixedOrder", &A::fixedOrder);
 }
 
 template <typename F> void fields(F &f, const ScatterAddCommand *) {
