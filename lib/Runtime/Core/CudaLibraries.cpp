@@ -133,9 +133,16 @@ cleave::runtime::openCudaLibrary(llvm::StringRef name,
     path::append(file, name);
     return fs::exists(file) ? open(file) : nullptr;
   };
-  for (const std::string &folder : chosenFolders())
+  // What is chosen is not replaced.
+  for (const std::string &folder : chosenFolders()) {
     if (void *handle = openIn(folder))
       return handle;
+    if (!why.empty())
+      return makeError(purpose + " needs " + name +
+                       ", which cannot be opened where $CLEAVE_CUDA_LIBRARIES "
+                       "has it: " +
+                       why);
+  }
   for (const std::string &folder : installedFolders())
     if (void *handle = openIn(folder))
       return handle;

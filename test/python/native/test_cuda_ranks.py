@@ -105,7 +105,10 @@ def test_without_the_library(device, tmp_path):
     for file in FAKE.iterdir():
         if "nccl" not in file.name:
             (folder / file.name).symlink_to(file)
-    environment = {"CLEAVE_CUDA_LIBRARIES": str(folder), "VIRTUAL_ENV": ""}
+    # What is chosen is not replaced by what else the machine has.
+    (folder / "libnccl.so.2").write_text("no library")
+    environment = {"CLEAVE_CUDA_LIBRARIES": str(folder)}
     assert says(device, **environment) == ""
     said = says(device, CLEAVE_NCCL="on", **environment)
-    assert not said or "NCCL cannot be used: collectives between GPUs needs libnccl.so.2" in said
+    assert "NCCL cannot be used: collectives between GPUs needs libnccl.so.2" in said
+    assert str(folder) in said

@@ -26,7 +26,8 @@ std::vector<std::string> cudaLibraryFolders();
 std::vector<std::string> cudaHeaderFolders();
 
 /// Opens a library by its name, such as "libcuda.so.1": from these folders, or
-/// by the system's search.
+/// by the system's search. One that $CLEAVE_CUDA_LIBRARIES has and that cannot
+/// be opened is an error.
 /// It is never closed. `purpose` begins the message if it is not found:
 /// "running on a GPU".
 llvm::Expected<void *> openCudaLibrary(llvm::StringRef name,
