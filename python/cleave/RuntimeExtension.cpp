@@ -20,14 +20,17 @@ NB_MODULE(_runtime, m) {
   bindSession(m);
   m.def(
       "open",
-      [](const std::string &path, int threads, bool timing) {
+      [](const std::string &path, int threads, bool timing,
+         int ranksPerDevice) {
         runtime::SessionOptions options;
         options.threads = threads;
+        options.ranksPerDevice = ranksPerDevice;
         options.timing = timing;
         auto session = runtime::Session::open(path, options);
         if (!session)
           raise(session.takeError());
         return std::make_shared<PySession>(std::move(*session));
       },
-      nb::arg("path"), nb::arg("threads") = 0, nb::arg("timing") = false);
+      nb::arg("path"), nb::arg("threads") = 0, nb::arg("timing") = false,
+      nb::arg("ranks_per_device") = 1);
 }

@@ -13,6 +13,7 @@
 #include "Gpu.h"
 #include "HostExchange.h"
 #include "NcclExchange.h"
+#include "SharedExchange.h"
 #include "WorkRecord.h"
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
@@ -69,10 +70,12 @@ private:
   struct Exchange {
     cleave_request *request = nullptr;
     const HostExchange *blocks = nullptr;
-    /// By NCCL, else null; then neither of the others is there.
+    /// By NCCL, or among ranks that share the device, else null; then neither
+    /// of the others is there.
     NcclExchange::Collective *collective = nullptr;
-    /// What the host copies to the device, if it goes through the host.
-    std::vector<MemoryRange> received;
+    SharedExchange::Collective *shared = nullptr;
+    /// What its end uses, unless it is by NCCL.
+    MemoryUse used;
     SentSums::Counter counter;
     bool ends = false;
   };
@@ -207,8 +210,9 @@ private:
   std::deque<Agreement> agreements;
   /// Released before the communicator is closed.
   std::optional<Requests> requests;
-  /// None if collectives go through the host.
+  /// At most one of them; none if collectives go through the host.
   std::unique_ptr<NcclExchange> nccl;
+  std::unique_ptr<SharedExchange> shared;
   /// Of the run, as the host has last read it.
   CheckStatus checks{};
 

@@ -45,6 +45,7 @@ namespace cleave::runtime::cuda {
   F(cuMemFreeHost)                                                             \
   F(cuMemGetInfo)                                                              \
   F(cuMemHostAlloc)                                                            \
+  F(cuMemcpyDtoDAsync)                                                         \
   F(cuMemcpyDtoHAsync)                                                         \
   F(cuMemcpyHtoDAsync)                                                         \
   F(cuMemsetD8Async)                                                           \

@@ -33,8 +33,16 @@ static bool isFloat(DType type) {
 }
 
 bool cuda::isPlannable(const CollectiveCommand &c) {
-  return !reduces(c) ||
-         (c.dtype != DType::F8E4M3 && c.dtype != DType::F8E5M2);
+  return !reduces(c) || (c.dtype != DType::F8E4M3 && c.dtype != DType::F8E5M2);
+}
+
+std::string cuda::reductionSymbol(const CollectiveCommand &c) {
+  if (!reduces(c) || !isPlannable(c))
+    return "";
+  return "cleave_reduce_" + dtypeName(c.dtype).str() + "_" +
+         (c.reduction == Reduction::Sum   ? "sum"
+          : c.reduction == Reduction::Max ? "max"
+                                          : "min");
 }
 
 namespace {
@@ -82,10 +90,9 @@ private:
   Error exchange(const ExchangeBlock &block);
   void order(std::vector<Launch> &to, const char *name, uint64_t src,
              uint64_t dst, int64_t count) const;
-  void call(ExchangeCall::Kind kind, uint64_t src, uint64_t dst,
-            int64_t count, int32_t peer = 0) {
-    plan.calls.push_back(
-        {kind, src, dst, count, c.dtype, c.reduction, peer});
+  void call(ExchangeCall::Kind kind, uint64_t src, uint64_t dst, int64_t count,
+            int32_t peer = 0) {
+    plan.calls.push_back({kind, src, dst, count, c.dtype, c.reduction, peer});
   }
 
   const CollectiveCommand &c;
@@ -141,9 +148,9 @@ Expected<uint64_t> Planner::pack(const ExchangeBlock &block) {
   auto count = static_cast<int64_t>(offsets.size());
   uint64_t packed = stage(count * elements * elementBytes);
   for (auto [i, offset] : llvm::enumerate(offsets))
-    if (Error error = copy(plan.before, move(src, offset), block.srcStrides,
-                           move(packed, static_cast<int64_t>(i) * elements),
-                           dense))
+    if (Error error =
+            copy(plan.before, move(src, offset), block.srcStrides,
+                 move(packed, static_cast<int64_t>(i) * elements), dense))
       return error;
   return packed;
 }
@@ -183,8 +190,8 @@ void Planner::order(std::vector<Launch> &to, const char *name, uint64_t src,
                : c.dtype == DType::BF16 ? 0x7f80
                                         : 0x7c00;
   Launch &launch = to.emplace_back();
-  launch.symbol = std::string("cleave_") + name + "_order_" +
-                  std::to_string(elementBytes);
+  launch.symbol =
+      std::string("cleave_") + name + "_order_" + std::to_string(elementBytes);
   launch.grid[0] = static_cast<uint32_t>((count + 1023) / 1024);
   launch.block = 256;
   launch.add(a);
@@ -208,7 +215,8 @@ Error Planner::reduce(const ExchangeBlock &block) {
   if (!dst)
     return dst.takeError();
   int64_t sent = scatters ? members * elements : elements;
-  if (c.reduction == Reduction::Sum || !isFloat(c.dtype)) {
+  if (c.reduction == Reduction::Sum || !isFloat(c.dtype) ||
+      where.reducesFloats) {
     call(kind, *src, receives ? dst->at : 0, elements, c.root);
   } else {
     // The library does not say what a maximum with NaN is.
@@ -359,8 +367,8 @@ ExchangeStaging::ExchangeStaging(const Program &program) {
       if (command.kind == CommandKind::Collective) {
         // The library's first use of a group needs a few bytes.
         int64_t &own = largest[keyOf(command.collective)];
-        own = std::max({own, int64_t(256),
-                        exchangeStagingBytes(command.collective)});
+        own = std::max(
+            {own, int64_t(256), exchangeStagingBytes(command.collective)});
       }
   for (const auto &[key, size] : largest) {
     offsets[key] = bytes;
@@ -485,8 +493,7 @@ static std::string simulate(std::vector<Simulated> &ranks) {
       }
       for (auto &[stream, waiting] : rank.streams) {
         const Event *first = headOf(rank, stream);
-        if (!first ||
-            !llvm::all_of(first->group, [&](int32_t member) {
+        if (!first || !llvm::all_of(first->group, [&](int32_t member) {
               const Event *other =
                   headOf(ranks[static_cast<size_t>(member)], stream);
               return other && other->group == first->group;
@@ -529,8 +536,7 @@ static std::string simulate(std::vector<Simulated> &ranks) {
   return "";
 }
 
-std::string
-cuda::findExchangeDeadlock(const std::vector<Program> &programs) {
+std::string cuda::findExchangeDeadlock(const std::vector<Program> &programs) {
   if (programs.empty())
     return "";
   auto count = static_cast<size_t>(deviceCount(programs.front().mesh));
@@ -539,8 +545,7 @@ cuda::findExchangeDeadlock(const std::vector<Program> &programs) {
     for (size_t rank = 0; rank < count; ++rank) {
       auto position = static_cast<size_t>(
           positionOf(programs.front(), static_cast<int64_t>(rank)));
-      const Program &own =
-          programs[programs.size() == 1 ? 0 : position];
+      const Program &own = programs[programs.size() == 1 ? 0 : position];
       auto it = own.entries.find(name);
       if (it != own.entries.end())
         ranks[rank].events =

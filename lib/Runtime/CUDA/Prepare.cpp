@@ -135,13 +135,20 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
   Exchange exchange;
   exchange.counter = entry->sent.add(program, static_cast<int>(device.rank),
                                      command, part.unless.buffer >= 0);
+  auto at = [&](Ref ref) {
+    return device.arena + static_cast<uint64_t>(offset(ref));
+  };
+  if (device.shared && isPlannable(command)) {
+    Expected<SharedExchange::Collective *> made =
+        device.shared->make(command, at);
+    if (!made)
+      return made.takeError();
+    exchange.shared = *made;
+    return exchange;
+  }
   if (device.nccl && isPlannable(command)) {
     Expected<NcclExchange::Collective *> made = device.nccl->make(
-        command,
-        [&](Ref ref) {
-          return device.arena + static_cast<uint64_t>(offset(ref));
-        },
-        "part '" + part.name + "' (" + label + ")");
+        command, at, "part '" + part.name + "' (" + label + ")");
     if (!made)
       return made.takeError();
     exchange.collective = *made;
@@ -159,7 +166,7 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
       partIndex(program.mesh, command.axes, device.rank) == command.root;
   exchange.request = *request;
   if (receives)
-    exchange.received =
+    exchange.used.writes =
         MemoryUse::ofBlocks(part, row, command, &ExchangeBlock::dst);
   exchange.blocks = &device.exchanges.emplace_back(command, offset, receives);
   return exchange;
@@ -267,6 +274,14 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
       step.stream = device.streamIndex(own->stream, own->streamName());
       step.use.writes.push_back(own->staging);
       step.ended = own->ended;
+    } else if (SharedExchange::Collective *own = exchange->shared) {
+      step.stream = device.streamIndex(gpu.communication, "communication");
+      step.use.writes.push_back(own->staging);
+      // Other ranks may use it in between.
+      for (const MemoryRange &range :
+           MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src))
+        step.use.reads.push_back(range);
+      exchange->used = step.use;
     } else {
       step.finishes = true;
       step.use = {MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src), {}};
@@ -292,9 +307,12 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
                               ? transfers[{wait.token, action.microBatch}]
                               : underWay[wait.token];
       exchange.ends = true;
-      step.finishes = !exchange.collective;
-      step.stream = exchange.collective ? -1 : 0;
-      step.use = {{}, exchange.received};
+      step.finishes = !exchange.collective && !exchange.shared;
+      step.stream = exchange.collective ? -1
+                    : exchange.shared
+                        ? device.streamIndex(gpu.communication, "communication")
+                        : 0;
+      step.use = exchange.used;
       step.what = exchange;
     }
     entry->steps.push_back(std::move(step));
@@ -391,6 +409,13 @@ Error CudaDevice::prepare(cleave_communicator *with) {
     nccl = std::move(*opened);
     if (nccl)
       gpu->watch = [this] { return nccl->watch(); };
+    if (!nccl) {
+      Expected<std::unique_ptr<SharedExchange>> sharing =
+          SharedExchange::open(program, *gpu, *requests, communicator);
+      if (!sharing)
+        return sharing.takeError();
+      shared = std::move(*sharing);
+    }
   }
   return Resolver(*this).run();
 }

@@ -91,6 +91,8 @@ Error CudaDevice::communicatorError() const {
 Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
   if (NcclExchange::Collective *own = exchange.collective)
     return exchange.ends ? Error::success() : nccl->start(*own);
+  if (SharedExchange::Collective *own = exchange.shared)
+    return exchange.ends ? shared->finish(*own) : shared->start(*own);
   // The host waits for both copies; in between, other ranks read and write
   // what is on the host.
   if (record) {
@@ -98,11 +100,11 @@ Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
         "exchange " +
         std::to_string(reinterpret_cast<uintptr_t>(exchange.request));
     std::vector<MemoryRange> received =
-        rangesAt(Place::Mirror, exchange.received);
+        rangesAt(Place::Mirror, exchange.used.writes);
     if (exchange.ends) {
       record->finish(between);
       record->work("compute", "what was received",
-                   {received, exchange.received});
+                   {received, exchange.used.writes});
       record->finish("compute");
     } else {
       std::vector<MemoryRange> sent = rangesAt(Place::Mirror, step.use.reads);

@@ -47,6 +47,7 @@ static std::set<std::string> symbolsOf(ArrayRef<cleave::runtime::Program> all) {
           for (const auto *launches : {&plan->before, &plan->after})
             for (const cleave::runtime::cuda::Launch &launch : *launches)
               symbols.insert(launch.symbol);
+          symbols.insert(cleave::runtime::cuda::reductionSymbol(c));
           continue;
         }
         auto launches = cleave::runtime::cuda::planLaunches(command, {at});
@@ -106,6 +107,32 @@ static std::string attentionKernels(const std::set<std::string> &symbols) {
   return text;
 }
 
+/// The reductions over ranks that are used.
+static std::string reductionKernels(const std::set<std::string> &symbols) {
+  std::string text;
+  raw_string_ostream os(text);
+  static constexpr std::pair<const char *, const char *> types[] = {
+      {"f64", "PlainElement<double>"},
+      {"f32", "PlainElement<float>"},
+      {"f16", "HalfElement"},
+      {"bf16", "BrainElement"},
+      {"i64", "PlainElement<long long>"},
+      {"i32", "PlainElement<int>"},
+      {"i8", "PlainElement<signed char>"},
+      {"i1", "PlainElement<unsigned char>"}};
+  static constexpr std::pair<const char *, const char *> operations[] = {
+      {"sum", "CombineSum"}, {"max", "CombineMax"}, {"min", "CombineMin"}};
+  for (auto [type, element] : types)
+    for (auto [operation, combine] : operations) {
+      std::string symbol = formatv("cleave_reduce_{0}_{1}", type, operation);
+      if (symbols.count(symbol))
+        os << "extern \"C\" __global__ void __launch_bounds__(256)\n    "
+           << symbol << "(ReduceArguments a) {\n  reduceMembers<" << element
+           << ", " << combine << ">(a);\n}\n\n";
+    }
+  return text;
+}
+
 std::string
 cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
   std::set<std::string> symbols = symbolsOf(programs);
@@ -130,6 +157,9 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
   add(textCopy, {"cleave_copy", "cleave_transpose"});
   add(textFill, {"cleave_fill"});
   add(textOrder, {"cleave_to_order", "cleave_from_order"});
+  add(textReduce, {"cleave_reduce"});
+  add(textReduceHalf, {"cleave_reduce_f16"});
+  text += reductionKernels(symbols);
   add(textScatterAdd, {"cleave_sort", "cleave_scatter"});
   add(StringRef(textAttention).split("#define CLEAVE_ATTENTION_KERNELS").first,
       {"cleave_attention"});

@@ -38,11 +38,12 @@ LAYOUTS = {
     "all": ("gpt", ["--mesh=pp=2,dp=2", "--micro-batches=2", "--schedule=1f1b", "--recipe=zero2",
                     "--offload=state,saved"]),
 }
-SAMPLE = [("saved", "f32", "off"), ("zero2", "bf16", "on"), ("1f1b", "f32", "on"),
-          ("1f1b", "f32", "off")]
-CASES = [(layout, precision, nccl) for layout, (_, flags) in LAYOUTS.items()
-         for precision in ("f32", "bf16") for nccl in ("on", "off")
-         if nccl == "off" or "--mesh" in flags[0]]
+#: By NCCL, through the host, or between ranks that share a GPU.
+WAYS = ["nccl", "host", "shared"]
+SAMPLE = [("saved", "f32", "host"), ("zero2", "bf16", "nccl"), ("1f1b", "f32", "nccl"),
+          ("1f1b", "f32", "host"), ("zero1", "f32", "shared")]
+CASES = [(layout, precision, way) for layout, (_, flags) in LAYOUTS.items()
+         for precision in ("f32", "bf16") for way in WAYS if way == "host" or "--mesh" in flags[0]]
 
 
 def compiled(layout, precision, folder):
@@ -52,19 +53,29 @@ def compiled(layout, precision, folder):
     return folder / "device.so"
 
 
+def exchanges(way, monkeypatch):
+    """Sets how ranks exchange; returns options of runs."""
+    monkeypatch.setenv("CLEAVE_NCCL", "on" if way == "nccl" else "off")
+    monkeypatch.setenv("CLEAVE_SHARED_GPU", "on" if way == "shared" else "off")
+    if way != "shared":
+        return {}
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
+    return {"ranks_per_device": 4}
+
+
 # The calls of the plugin ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout, precision, nccl", CASES if ALL else SAMPLE)
-def test_all_work_is_ordered(layout, precision, nccl, tmp_path, monkeypatch):
+@pytest.mark.parametrize("layout, precision, way", CASES if ALL else SAMPLE)
+def test_all_work_is_ordered(layout, precision, way, tmp_path, monkeypatch):
     """Of each rank: computation, copies of the second tier, collectives and transfers, what is
     exchanged through the host, and what the host reads and writes. Without any of its waits or
     events, or with a command on a stream of its own, it is not: none is more than is needed."""
-    monkeypatch.setenv("CLEAVE_NCCL", nccl)
+    options = exchanges(way, monkeypatch)
     device = compiled(layout, precision, tmp_path)
     monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(tmp_path / "calls"))
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "ops"))
-    run_apart(device, 1)
+    run_apart(device, 1, **options)
     records = [stream_races.read(path) for path in sorted(tmp_path.glob("calls*"))]
     mesh = LAYOUTS[layout][1][0]
     ranks = np.prod([int(n) for n in re.findall("=([0-9]+)", mesh)]) if "--mesh" in mesh else 1
@@ -72,11 +83,13 @@ def test_all_work_is_ordered(layout, precision, nccl, tmp_path, monkeypatch):
     # The calls are those that the driver saw.
     lines = Counter(line["do"] for record in records for line in record)
     ops = (tmp_path / "ops").read_text()
-    assert lines["wait"] == ops.count(" kind=wait")
+    # Ranks that share a GPU wait for events of each other, too.
+    assert (lines["wait"] < ops.count(" kind=wait") if way == "shared" else
+            lines["wait"] == ops.count(" kind=wait"))
     assert lines["event"] <= ops.count(" kind=event")
     assert lines["work"] > 300
     streams = {line.get("stream") for record in records for line in record}
-    assert any("transfers" in str(s) for s in streams) == (nccl == "on" and "pp=" in mesh)
+    assert any("transfers" in str(s) for s in streams) == (way == "nccl" and "pp=" in mesh)
     seen = Counter()
     for record in records if ALL else records[:1]:
         conflicts = stream_races.find_conflicts(record)
@@ -90,8 +103,8 @@ def test_all_work_is_ordered(layout, precision, nccl, tmp_path, monkeypatch):
             assert next(stream_races.races(faulty, conflicts), None), (what, record[index])
     assert seen["stream"] > 100
     assert seen["wait"] == seen["event"]
-    assert (seen["wait"] > 10) == (nccl == "on" or "offload" in " ".join(LAYOUTS[layout][1]))
-    print(f"{layout} {precision} {nccl}: {dict(seen)}")
+    assert (seen["wait"] > 10) == (way != "host" or "offload" in " ".join(LAYOUTS[layout][1]))
+    print(f"{layout} {precision} {way}: {dict(seen)}")
 
 
 def test_races_are_found():
@@ -124,16 +137,17 @@ def test_races_are_found():
 # Other orders --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout, precision, nccl", [
-    ("saved", "bf16", "off"), ("zero1", "f32", "on"), ("zero3", "bf16", "off"), ("1f1b", "f32", "on"),
-    ("sequence", "bf16", "on"), ("checked", "f32", "on"), ("all", "f32", "on")
+@pytest.mark.parametrize("layout, precision, way", [
+    ("saved", "bf16", "host"), ("zero1", "f32", "nccl"), ("zero3", "bf16", "host"),
+    ("1f1b", "f32", "nccl"), ("sequence", "bf16", "nccl"), ("checked", "f32", "nccl"),
+    ("all", "f32", "nccl"), ("all", "bf16", "shared"), ("both", "f32", "shared")
 ][slice(None) if ALL else slice(0, 5, 3)])
-def test_order_of_work_does_not_matter(layout, precision, nccl, tmp_path, monkeypatch):
+def test_order_of_work_does_not_matter(layout, precision, way, tmp_path, monkeypatch):
     """Every order that streams, events and ranks allow gives the same bits."""
-    monkeypatch.setenv("CLEAVE_NCCL", nccl)
+    options = exchanges(way, monkeypatch)
     device = compiled(layout, precision, tmp_path)
     results = run_variants(device, "CLEAVE_FAKE_ORDER",
-                           ["earliest", "latest", *map(str, range(20))])
+                           ["earliest", "latest", *map(str, range(20))], **options)
     given, _, parameters = results["earliest"]
     for order, found in results.items():
         assert not isinstance(found, str), (order, found)

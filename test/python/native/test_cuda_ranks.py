@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from cleave.testing.tools import build_dir
@@ -76,6 +77,36 @@ def test_steps_agree(layout, precision, tmp_path, monkeypatch):
         record = tmp_path / "record"
         assert ("name=nccl-" in record.read_text()) == (how == "on")
         record.unlink()
+
+
+@pytest.mark.parametrize("layout, precision", [("zero2", "fp16"), *(
+    (layout, precision) for layout in LAYOUTS for precision in ("f32", "bf16"))] if ALL
+    else [("both", "bf16"), ("1f1b", "f32")])
+def test_ranks_that_share_a_gpu(layout, precision, tmp_path, monkeypatch):
+    """What they exchange stays on the device, in any order of work, with the bits of what goes
+    through the host, which reduces as the processor's ranks do."""
+    native, device = compiled(layout, precision, tmp_path)
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
+    results = {}
+    for how in ("off", "on"):
+        monkeypatch.setenv("CLEAVE_SHARED_GPU", how)
+        results[how] = run_apart(device, 2, ranks_per_device=4)
+        used = re.search("name=cleave_reduce|kind=copy-dtod", (tmp_path / "record").read_text())
+        assert bool(used) == (how == "on")
+    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
+    for order in ["latest", *map(str, range(6 if ALL else 1))]:
+        monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+        results[order] = run_apart(device, 2, ranks_per_device=4)
+    given, _, parameters = results["off"]
+    for how, (others, _, found) in results.items():
+        assert np.array_equal(given, others), how
+        assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), how
+    expected, found = run(native), results["on"]
+    if layout == "experts" and precision == "bf16":
+        # Sums in another order can change which experts a token has.
+        expected, found = ((one[0][:2], *one[1:]) for one in (expected, found))
+    assert not list(differences(expected, found, precision))
 
 
 @pytest.fixture(scope="module")

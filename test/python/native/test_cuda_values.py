@@ -4,6 +4,9 @@
 with NVIDIA's own types, against PyTorch: at random values and at edges. Ops of narrow floats are
 computed in f32 and rounded once."""
 
+import ctypes
+import pathlib
+
 import numpy as np
 import pytest
 import torch
@@ -194,3 +197,49 @@ def test_values(functions, kind):
             wrong.append(f"{name}({a[i]}, {b[i]}) = {found[i]}, not {wanted[i]}")
     assert not wrong, "\n".join(wrong)
     assert seen > 3
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_sums_over_ranks(kind, tmp_path):
+    """The reduction of ranks that share a GPU: a tree, which rounds once, against NumPy's."""
+    root = pathlib.Path(__file__).resolve().parents[3]
+    folder = root / "lib" / "Target" / "CUDA" / "Kernels"
+    text = "".join(path.read_text() for path in [
+        root / "include" / "cleave" / "Runtime" / "CUDA" / "KernelArguments.h",
+        folder / "Reduce.cu", folder / "ReduceHalf.cu"]).replace("#include <cuda_fp16.h>", "")
+    element = {"f16": "HalfElement", "f32": "PlainElement<float>"}[kind]
+    (tmp_path / "sum.cpp").write_text(f"""#include "Emulation.h"
+{text}
+extern "C" __attribute__((visibility("default"))) void sum(ReduceArguments *a, int blocks) {{
+  emulation::emulate(blocks, 256, [](void *data) {{
+    reduceMembers<{element}, CombineSum>(*(ReduceArguments *)data);
+  }}, a);
+}}
+""")
+    cuda_host.compile_library(tmp_path / "sum.cpp", tmp_path / "sum.so")
+
+    class Arguments(ctypes.Structure):
+        _fields_ = [("srcs", ctypes.c_void_p * 64), ("dsts", ctypes.c_void_p * 64),
+                    ("begin", ctypes.c_longlong), ("end", ctypes.c_longlong),
+                    ("members", ctypes.c_int), ("writers", ctypes.c_int)]
+
+    def tree(parts):
+        """Neighbours, then neighbouring pairs; the last one of an odd number waits."""
+        while len(parts) > 1:
+            parts = [a + b for a, b in zip(parts[::2], parts[1::2])] + parts[len(parts) & ~1:]
+        return parts[0]
+
+    random = np.random.default_rng(2)
+    dtype = {"f16": np.float16, "f32": np.float32}[kind]
+    for members in range(1, 18):
+        values = [(random.standard_normal(700) * 10.0 ** random.integers(-6, 4, 700)).astype(dtype)
+                  for _ in range(members)]
+        out = np.zeros(700, dtype)
+        call = Arguments(begin=3, end=690, members=members, writers=1)
+        for k, own in enumerate(values):
+            call.srcs[k] = own.ctypes.data
+        call.dsts[0] = out.ctypes.data
+        ctypes.CDLL(str(tmp_path / "sum.so")).sum(ctypes.byref(call), 3)
+        expected = tree([own.astype(np.float32) for own in values]).astype(dtype)
+        expected[:3] = expected[690:] = 0
+        assert np.array_equal(out.view(np.uint16), expected.view(np.uint16)), members

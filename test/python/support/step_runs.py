@@ -36,11 +36,12 @@ def model(family, folder, hidden=32, *flags):
     return path
 
 
-def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",)):
+def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",),
+        ranks_per_device=1):
     """What some steps and then evaluation give, the parameters before the steps, and the tensors of
     these roles behind them. With `noise`, a seed, parameters begin with other last bits, which stand
     for those that a sum in another order or another function leaves."""
-    session = _runtime.open(str(artifact))
+    session = _runtime.open(str(artifact), ranks_per_device=ranks_per_device)
     random, other = np.random.default_rng(5), np.random.default_rng(noise)
     before, found = {}, {}
     for tensor in session.tensors():
@@ -121,23 +122,25 @@ def run_apart(artifact, steps=2, **options):
         return pool.apply_async(run, (artifact, steps), options).get(60)
 
 
-def _run_variants(artifact, variable, values, queue):
+def _run_variants(artifact, variable, values, queue, options):
     for value in values:
         os.environ[variable] = value
         try:
-            queue.put((value, run(artifact, evaluates=False, roles=("parameter", "state"))))
+            queue.put((value, run(artifact, evaluates=False, roles=("parameter", "state"),
+                                  **options)))
         except RuntimeError as error:
             queue.put((value, str(error)))
 
 
-def run_variants(artifact, variable, values):
+def run_variants(artifact, variable, values, **options):
     """By the value of a variable of the environment, what two steps give, with the state of the
     optimizer, or the text of their error; a value with which the process ends has an empty text."""
     context, results, values = multiprocessing.get_context("spawn"), {}, list(values)
     while len(results) < len(values):
         left = [value for value in values if value not in results]
         queue = context.Queue()
-        process = context.Process(target=_run_variants, args=(artifact, variable, left, queue))
+        process = context.Process(target=_run_variants,
+                                  args=(artifact, variable, left, queue, options))
         process.start()
         try:
             while len(results) < len(values):

@@ -20,6 +20,25 @@
 
 using namespace cleave::runtime;
 
+// As commandKernels() instantiates them.
+#define REDUCTIONS(type, Element)                                              \
+  void cleave_reduce_##type##_sum(ReduceArguments a) {                         \
+    reduceMembers<Element, CombineSum>(a);                                     \
+  }                                                                            \
+  void cleave_reduce_##type##_max(ReduceArguments a) {                         \
+    reduceMembers<Element, CombineMax>(a);                                     \
+  }                                                                            \
+  void cleave_reduce_##type##_min(ReduceArguments a) {                         \
+    reduceMembers<Element, CombineMin>(a);                                     \
+  }
+REDUCTIONS(f64, PlainElement<double>)
+REDUCTIONS(f32, PlainElement<float>)
+REDUCTIONS(bf16, BrainElement)
+REDUCTIONS(i64, PlainElement<long long>)
+REDUCTIONS(i32, PlainElement<int>)
+REDUCTIONS(i8, PlainElement<signed char>)
+REDUCTIONS(i1, PlainElement<unsigned char>)
+
 namespace {
 
 /// Calls a kernel with its parameters.
@@ -42,6 +61,10 @@ template <typename... T, void (*Kernel)(T...)> struct Invoker<Kernel> {
   KERNEL(cleave_attention_queries_##Size)                                      \
   KERNEL(cleave_attention_keys_##Size)                                         \
   KERNEL(cleave_attention_bias_##Size)
+#define REDUCTION_KERNELS(type)                                                \
+  KERNEL(cleave_reduce_##type##_sum)                                           \
+  KERNEL(cleave_reduce_##type##_max)                                           \
+  KERNEL(cleave_reduce_##type##_min)
 #define ATTENTION16_KERNELS(Size, ...)                                         \
   ATTENTION_KERNELS(bf16_##Size) ATTENTION_KERNELS(f16_##Size)
 const std::map<std::string, Invoke> kernels = {
@@ -53,6 +76,9 @@ const std::map<std::string, Invoke> kernels = {
     KERNEL(cleave_fill) KERNEL(cleave_check)
     KERNEL(cleave_sort_count) KERNEL(cleave_sort_sum) KERNEL(cleave_sort_move)
     KERNEL(cleave_scatter_add)
+    REDUCTION_KERNELS(f64) REDUCTION_KERNELS(f32) REDUCTION_KERNELS(bf16)
+    REDUCTION_KERNELS(i64) REDUCTION_KERNELS(i32) REDUCTION_KERNELS(i8)
+    REDUCTION_KERNELS(i1)
     CLEAVE_ATTENTION_CLASSES(ATTENTION_KERNELS)
     CLEAVE_ATTENTION16_CLASSES(ATTENTION16_KERNELS)
     // clang-format on

@@ -10,12 +10,15 @@
 #include "cleave/Runtime/CPU/Attention.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
+#include "cleave/Runtime/Communicator/ReduceBlocks.h"
 #include "cleave/Runtime/Core/Philox.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Support/TreeOrder.h"
 #include "llvm/ADT/APFloat.h"
 #include "gtest/gtest.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -1143,6 +1146,91 @@ TEST(CommandKernels, AttentionOfSpecialNumbers) {
     if (HasFatalFailure())
       return;
   }
+}
+
+/// The bits of ranks of the processor, of any bytes as elements: infinite ones,
+/// zeros of both signs and NaN too.
+TEST(CommandKernels, Reductions) {
+  const std::pair<const char *, int> types[] = {
+      {"f64", CLEAVE_F64}, {"f32", CLEAVE_F32}, {"bf16", CLEAVE_BF16},
+      {"i64", CLEAVE_I64}, {"i32", CLEAVE_I32}, {"i8", CLEAVE_I8},
+      {"i1", CLEAVE_I1}};
+  const char *const operations[] = {"sum", "max", "min"};
+  std::mt19937 random(11);
+  for (auto [name, type] : types)
+    for (int operation = 0; operation < 3; ++operation)
+      for (int members : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 33, 64}) {
+        SCOPED_TRACE(std::string(name) + " " + operations[operation] + " " +
+                     std::to_string(members));
+        auto bytes = static_cast<size_t>(elementBytes(type));
+        if (bytes == 1 && operation == CLEAVE_SUM)
+          continue;
+        int64_t count = 300 + members, begin = 7, end = count - 5;
+        auto size = static_cast<size_t>(count) * bytes;
+        std::vector<std::vector<char>> values(static_cast<size_t>(members),
+                                              std::vector<char>(size));
+        for (std::vector<char> &own : values)
+          for (size_t i = 0; i < size; ++i)
+            own[i] = static_cast<char>(random());
+        // Special numbers meet each other.
+        for (std::vector<char> &own : values)
+          for (size_t i = 8; i < 40; ++i) {
+            const uint32_t special[] = {0,          0x80000000, 0x7f800000,
+                                        0xff800000, 0x7fc00000, 0x3f800000};
+            uint32_t bits = special[random() % 6];
+            char *at = own.data() + i * bytes;
+            if (type == CLEAVE_F32)
+              std::memcpy(at, &bits, 4);
+            else if (type == CLEAVE_BF16)
+              std::memcpy(at, reinterpret_cast<char *>(&bits) + 2, 2);
+            else if (type == CLEAVE_F64) {
+              double wide = std::bit_cast<float>(bits);
+              std::memcpy(at, &wide, 8);
+            }
+          }
+        std::vector<const void *> srcs;
+        ReduceArguments a{};
+        for (int k = 0; k < members; ++k) {
+          srcs.push_back(values[size_t(k)].data());
+          a.srcs[k] = values[size_t(cleave::treeOrder(k, members))].data();
+        }
+        std::vector<char> expected(size, 1), found(size, 1), second(size, 1);
+        int64_t stride = 1;
+        Block block(1, &count, &stride, &stride);
+        void *to = expected.data();
+        reduceBlocks(block, type, operation, srcs.data(), members, &to, 1,
+                     begin, end);
+        a.dsts[0] = found.data();
+        a.dsts[1] = second.data();
+        a.begin = begin;
+        a.end = end;
+        a.members = members;
+        a.writers = 2;
+        cuda::Launch launch;
+        launch.symbol =
+            std::string("cleave_reduce_") + name + "_" + operations[operation];
+        launch.grid[0] = static_cast<uint32_t>((end - begin + 255) / 256);
+        launch.block = 256;
+        launch.add(a);
+        ASSERT_EQ(cleave::testing::emulateLaunch(launch), "");
+        EXPECT_EQ(found, second);
+        // Of NaN only that it is one: its bits are the device's.
+        for (int64_t i = 0; i < count; ++i) {
+          char *x = expected.data() + size_t(i) * bytes,
+               *y = found.data() + size_t(i) * bytes;
+          if (std::memcmp(x, y, bytes) == 0)
+            continue;
+          auto isNan = [&](const char *at) {
+            uint64_t bits = 0;
+            std::memcpy(&bits, at, bytes);
+            return type == CLEAVE_F64    ? (bits & ~0ull >> 1) > 0x7ffull << 52
+                   : type == CLEAVE_F32  ? (bits & 0x7fffffff) > 0x7f800000
+                   : type == CLEAVE_BF16 ? (bits & 0x7fff) > 0x7f80
+                                         : false;
+          };
+          EXPECT_TRUE(isNan(x) && isNan(y)) << i;
+        }
+      }
 }
 
 TEST(CommandKernels, Limits) {

@@ -60,6 +60,9 @@ struct ExchangeMember {
   llvm::function_ref<uint64_t(const Ref &)> at;
   /// Memory of `exchangeStagingBytes`, aligned to 256 bytes.
   uint64_t staging = 0;
+  /// Whether maxima and minima of floats are those of this project; else they
+  /// are of integers of the same order.
+  bool reducesFloats = false;
 };
 
 /// The number of members; of a transfer, two: the sender and the receiver.
@@ -70,6 +73,9 @@ bool isPlannable(const CollectiveCommand &command);
 
 llvm::Expected<ExchangePlan> planExchange(const CollectiveCommand &command,
                                           const ExchangeMember &where);
+
+/// The kernel that reduces for ranks that share a device; "" if none does.
+std::string reductionSymbol(const CollectiveCommand &command);
 
 /// Bytes of staging memory of any member.
 int64_t exchangeStagingBytes(const CollectiveCommand &command);

@@ -120,6 +120,16 @@ struct OrderArguments {
   int least, pad;
 };
 
+/// `cleave_reduce_TYPE_OPERATION`: the elements [begin, end) of the members,
+/// which are in the order of Support/TreeOrder.h, combined, to each of
+/// `writers`. One of them may be a member's.
+struct ReduceArguments {
+  const void *srcs[64];
+  void *dsts[64];
+  long long begin, end;
+  int members, writers;
+};
+
 /// For each class of head sizes, the rows and columns of a tile of scores, for
 /// each kind of kernel. `Shares`: its two operands for columns share memory.
 ///   X(Size, forward rows and columns, gradients of queries and of the bias:
