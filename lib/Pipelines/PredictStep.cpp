@@ -8,6 +8,7 @@
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Target/CUDA/CompileCuda.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -28,14 +29,14 @@ namespace {
 /// them: data sheets "H200 Tensor Core GPU" (SXM), "H100 Tensor Core GPU" (SXM)
 /// and "A100 80GB" (SXM). Rates of tensor cores are those without sparsity.
 struct DeviceRates {
-  StringRef name;
+  StringRef name, architecture;
   double tensor16, tensor8, float32, memory;
 };
 
 constexpr DeviceRates devices[] = {
-    {"h200", 989e12, 1979e12, 67e12, 4.8e12},
-    {"h100", 989e12, 1979e12, 67e12, 3.35e12},
-    {"a100", 312e12, 312e12, 19.5e12, 2.039e12},
+    {"h200", "sm_90", 989e12, 1979e12, 67e12, 4.8e12},
+    {"h100", "sm_90", 989e12, 1979e12, 67e12, 3.35e12},
+    {"a100", "sm_80", 312e12, 312e12, 19.5e12, 2.039e12},
 };
 
 /// What of the peak is reached; assumed, not measured. Large products reach
@@ -66,11 +67,14 @@ ArrayRef<StringRef> cleave::predictedDevices() {
 
 /// What a generated kernel reads and writes: operands and results once (of one
 /// that is read at indices, at most an element for each of the space), partial
-/// sums twice, and rows that do not stay in registers once more.
-static double kernelBytes(exec::KernelOp kernel) {
-  // A thread has up to 16 pieces of a row in registers; blocks have up to 512
-  // threads.
-  int64_t longest = 16 * 512 * static_cast<int64_t>(kernel.getVector());
+/// sums twice, and rows that stay neither in registers nor in shared memory, of
+/// which a block has `shared` bytes, once more.
+static double kernelBytes(exec::KernelOp kernel, int64_t shared) {
+  // A thread has up to 16 pieces of a row in registers. Reductions have some
+  // shared memory.
+  int64_t longest = 16 * static_cast<int64_t>(kernel.getThreads()) *
+                    static_cast<int64_t>(kernel.getVector());
+  shared -= 4096;
   int64_t space = kernel.getRows() * kernel.getCols();
   double bytes = kernel.isTwoStage() ? 2.0 * kernel.getScratchBytes() : 0;
   for (BlockArgument arg : kernel.getBody().getArguments()) {
@@ -91,8 +95,13 @@ static double kernelBytes(exec::KernelOp kernel) {
       elements = std::min(elements, space);
     double own =
         static_cast<double>(elements) * elementBytes(type.getElementType());
-    bool again =
-        passes.size() > 1 && static_cast<int64_t>(kernel.getCols()) > longest;
+    bool again = false;
+    if (int64_t columns = static_cast<int64_t>(kernel.getCols());
+        passes.size() > 1 && columns > longest) {
+      int64_t row = columns * elementBytes(type.getElementType());
+      again = row > shared;
+      shared -= again ? 0 : row;
+    }
     bytes += again ? 2 * own : own;
   }
   return bytes;
@@ -149,6 +158,7 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
   for (auto kernel : module.getOps<exec::KernelOp>())
     kernels[kernel.getFunctionName()] = kernel;
   double memory = rates->memory * memoryShare;
+  int64_t shared = sharedBytesOf(rates->architecture);
   llvm::MapVector<StringRef, Sums> kinds;
   auto add = [&](const Command &command, StringRef kind, double operations,
                  double rate, double bytes) {
@@ -172,7 +182,7 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
           "kernels over elements", "kernels over rows",
           "kernels that sum over rows", "kernels that gather"};
       add(c, names[static_cast<size_t>(kernel->second.getSkeleton())], 0,
-          rates->float32, kernelBytes(kernel->second));
+          rates->float32, kernelBytes(kernel->second, shared));
       return;
     }
     case CommandKind::Contract: {
