@@ -220,7 +220,8 @@ def test_faults_are_found(fault, step, tmp_path, monkeypatch):
               if not is_equivalent(fault, names[place - 1])]
     print(f"{fault}: {len(places) - len(unseen)} of {len(places)}; equivalent: "
           f"{len(unseen) - len(missed)}; missed: {missed}")
-    assert len(missed) <= (len(places) - len(unseen) + len(missed)) // 50
+    # Of all, two in a hundred; of a sample, one.
+    assert len(missed) <= ((len(places) - len(unseen) + len(missed)) // 50 if ALL else 1)
     if fault == "skip-call":
         quiet = [place for place, found in results.items() if not isinstance(found, str)
                  and not list(differences(expected, found, "f32"))]
