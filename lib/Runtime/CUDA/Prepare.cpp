@@ -313,6 +313,8 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
                         ? device.streamIndex(gpu.communication, "communication")
                         : 0;
       step.use = exchange.used;
+      if (exchange.shared)
+        device.shared->release(*exchange.shared);
       step.what = exchange;
     }
     entry->steps.push_back(std::move(step));
@@ -411,7 +413,7 @@ Error CudaDevice::prepare(cleave_communicator *with) {
       gpu->watch = [this] { return nccl->watch(); };
     if (!nccl) {
       Expected<std::unique_ptr<SharedExchange>> sharing =
-          SharedExchange::open(program, *gpu, *requests, communicator);
+          SharedExchange::open(*gpu, *requests, communicator);
       if (!sharing)
         return sharing.takeError();
       shared = std::move(*sharing);

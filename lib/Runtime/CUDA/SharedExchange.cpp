@@ -53,7 +53,7 @@ struct SharedExchange::World {
 //===----------------------------------------------------------------------===//
 
 Expected<std::unique_ptr<SharedExchange>>
-SharedExchange::open(const Program &program, Gpu &gpu, Requests &requests,
+SharedExchange::open(Gpu &gpu, Requests &requests,
                      cleave_communicator *communicator) {
   // That no other process has.
   static const uint64_t process = [] {
@@ -105,13 +105,32 @@ SharedExchange::open(const Program &program, Gpu &gpu, Requests &requests,
   }
   if (!world)
     return makeError("ranks that share a GPU do not find each other");
-  std::unique_ptr<SharedExchange> exchange(new SharedExchange(
-      program, gpu, requests, communicator, std::move(world)));
-  Expected<CUdeviceptr> memory = gpu.allocate(exchange->staging.getBytes());
+  return std::unique_ptr<SharedExchange>(
+      new SharedExchange(gpu, requests, communicator, std::move(world)));
+}
+
+Expected<SharedExchange::Staging> SharedExchange::take(int64_t bytes) {
+  if (bytes == 0)
+    return Staging();
+  int64_t end = 0;
+  for (Staging &own : staging) {
+    end = own.offset + own.bytes;
+    if (own.used || own.bytes < bytes)
+      continue;
+    own.used = true;
+    return own;
+  }
+  Expected<CUdeviceptr> memory = gpu.allocate(bytes);
   if (!memory)
     return memory.takeError();
-  exchange->memory = *memory;
-  return exchange;
+  staging.push_back({*memory, end, bytes, /*used=*/true});
+  return staging.back();
+}
+
+void SharedExchange::release(const Collective &own) {
+  for (Staging &other : staging)
+    if (own.staging.bytes > 0 && other.offset == own.staging.offset)
+      other.used = false;
 }
 
 Expected<SharedExchange::Collective *>
@@ -122,10 +141,11 @@ SharedExchange::make(const CollectiveCommand &command,
   own.member = static_cast<size_t>(llvm::find(ranks, communicator->rank) -
                                    ranks.begin());
   own.transfer = command.isTransfer();
-  own.staging = {Place::Staging, staging.offsetOf(command),
-                 exchangeStagingBytes(command)};
-  ExchangeMember where{static_cast<int32_t>(own.member), at,
-                       memory + static_cast<uint64_t>(own.staging.offset)};
+  Expected<Staging> packed = take(exchangeStagingBytes(command));
+  if (!packed)
+    return packed.takeError();
+  own.staging = {Place::Staging, packed->offset, packed->bytes};
+  ExchangeMember where{static_cast<int32_t>(own.member), at, packed->memory};
   where.reducesFloats = true;
   Expected<ExchangePlan> plan = planExchange(command, where);
   if (!plan)

@@ -33,12 +33,14 @@ public:
   /// All ranks call it. Null unless all are in this process and on one GPU, or
   /// with $CLEAVE_SHARED_GPU=off.
   static llvm::Expected<std::unique_ptr<SharedExchange>>
-  open(const Program &program, Gpu &gpu, Requests &requests,
-       cleave_communicator *communicator);
+  open(Gpu &gpu, Requests &requests, cleave_communicator *communicator);
 
-  /// Plans a collective; members plan those of a group in one order.
+  /// Plans a collective; members plan those of a group in one order. What is
+  /// packed stays until the end, so that each one that is under way has staging
+  /// memory of its own, which others have when it is released.
   llvm::Expected<Collective *> make(const CollectiveCommand &command,
                                     llvm::function_ref<uint64_t(Ref)> at);
+  void release(const Collective &own);
   llvm::Error start(Collective &own);
   llvm::Error finish(Collective &own);
 
@@ -46,11 +48,19 @@ private:
   struct World;
   struct Meeting;
 
-  SharedExchange(const Program &program, Gpu &gpu, Requests &requests,
+  /// Staging memory: `offset` is for records.
+  struct Staging {
+    CUdeviceptr memory = 0;
+    int64_t offset = 0, bytes = 0;
+    bool used = false;
+  };
+
+  SharedExchange(Gpu &gpu, Requests &requests,
                  cleave_communicator *communicator,
                  std::shared_ptr<World> world)
       : gpu(gpu), requests(requests), communicator(communicator),
-        world(std::move(world)), staging(program) {}
+        world(std::move(world)) {}
+  llvm::Expected<Staging> take(int64_t bytes);
   /// Waits until `done` holds, which is asked with the world locked; fails when
   /// a rank has failed.
   llvm::Error waitUntil(llvm::function_ref<bool()> done) const;
@@ -63,8 +73,7 @@ private:
   Requests &requests;
   cleave_communicator *communicator;
   std::shared_ptr<World> world;
-  ExchangeStaging staging;
-  CUdeviceptr memory = 0;
+  std::vector<Staging> staging;
   /// The number of collectives of each group so far.
   std::map<std::pair<std::vector<int32_t>, bool>, size_t> counts;
   std::deque<Collective> collectives;
