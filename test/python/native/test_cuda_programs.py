@@ -73,23 +73,22 @@ FAULTS = {
     "index": (r"(?<=[\[(+*] )\d+(?=[\])])|\* \d+(?= \+)", lambda text: f"{text} + 1"),
     "operand": (r"\bin0\[", lambda text: "in1["),
     "product": (r"(?<=\w) \* (?=v\d)", lambda text: " + "),
-    "barrier": (r"__syncthreads\(\);", lambda text: ""),
     "store": (r"\n *(?:storeVector\(out|out\d+\[)[^\n]*;", lambda text: ""),
     "shuffle": (r"step /= 2", lambda text: "step /= 4"),
     "rounding": (r"\(__nv_bfloat16\)(?=v\d)", lambda text: "(__nv_bfloat16)(float)(int)"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS if ALL else ["barrier", "index"])
+@pytest.mark.parametrize("fault", FAULTS if ALL else ["index", "shuffle"])
 def test_faults_are_found(fault, tmp_path, monkeypatch):
-    """A wrong kernel gives another step, a crash or threads that wait forever."""
-    # Rows of several warps, in which barriers matter.
-    path = model("gpt", tmp_path, 256 if fault == "barrier" else 32)
+    """A wrong kernel gives another step, a crash or threads that wait forever. Barriers are left out
+    in test_cuda_order."""
+    path = model("gpt", tmp_path)
     # What rounding would hide is seen in f32.
     precision = "bf16" if fault == "rounding" else "f32"
     native, text = compile_both(path, precision, "one", tmp_path)
     pattern, change = FAULTS[fault]
-    begin = text.index("template <int Threads" if fault in ("barrier", "shuffle") else "// grid")
+    begin = text.index("template <int Threads" if fault == "shuffle" else "// grid")
     places = list(re.finditer(pattern, text[begin:]))
     assert places
     random = np.random.default_rng(len(fault))
@@ -115,7 +114,7 @@ def test_faults_are_found(fault, tmp_path, monkeypatch):
         except (multiprocessing.TimeoutError, RuntimeError):
             continue
         if not list(differences(expected, found, precision)):
-            kernel = re.findall(r"(cleave_\w+)\(", text[:at])[-1]
+            kernel = re.findall(r"(cleave_\w+)\(", text[:at])[-1:]
             missed.append((kernel, text[text.rfind("\n", 0, at):text.find("\n", end)]))
     # Some are none: of sums of squares it matters only whether they are finite.
     assert tried and len(missed) <= tried // 4, missed
