@@ -217,11 +217,14 @@ void waitFor(OpPtr target, Lock &lock) {
   }
 }
 
-/// Runs one op that `target` needs, for a query.
+/// Runs one op that `target` needs, for a query; or another one, where it waits
+/// for what a host that is not here has appended.
 void runOneNeeded(const OpPtr &target, Lock &lock) {
   OpPtr op = order() == Order::Drawn ? anyReady(Order::Drawn) : nullptr;
   if (!op)
     op = neededReady(target);
+  if (!op)
+    op = anyReady(order());
   if (op)
     execute(op, lock);
 }
