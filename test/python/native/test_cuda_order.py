@@ -164,14 +164,19 @@ FAULTS = ["grid", "offset", "offset-last", "skip", "skip-call"]
 EQUIVALENT = {
     # a check that passes does nothing, with its flag or with the next one, which is set too;
     "cleave_check": ["grid", "offset", "offset-last", "skip"],
-    # the counts of a sort are not those of its last pointer;
+    # a kernel of sorts does not use all of their pointers;
     "cleave_sort_count": ["offset-last"],
+    "cleave_sort_sum": ["offset"],
     # a second stage reads scratch memory, its last pointer, not the first;
     "cleave_finish_": ["offset"],
-    # the number of labels is that of the step before, which is still there.
+    # the number of labels is that of the step before, which is still there, and of any bytes that
+    # are no ignored label.
     "cleave_finish_compare_cast_reduce": ["grid", "skip"],
+    "cleave_kernel_compare_cast_reduce": ["offset"],
 }
 #: All that a step computes counts: each position has a label, the norm of all gradients clips them.
+#: Parameters are so large that attention is not uniform, and its gradients count in the norm.
+SCALE = 0.3
 STEP = ["--optimizer=sgd", "--momentum=0.9", "--clip=0.1"]
 
 
@@ -208,13 +213,14 @@ def test_faults_are_found(fault, step, tmp_path, monkeypatch):
     differ by more than rounding too."""
     monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
-    expected = run_variants(step, "CLEAVE_FAKE_FAULT", [""])[""]
+    expected = run_variants(step, "CLEAVE_FAKE_FAULT", [""], scale=SCALE)[""]
     names = launches(tmp_path / "record", fault)
     monkeypatch.delenv("CLEAVE_FAKE_RECORD")
     assert len(names) > 80
     places = [place + 1 for place in np.random.default_rng(len(fault)).permutation(len(names))
               if ALL or not is_equivalent(fault, names[place])][:None if ALL else 4]
-    results = run_variants(step, "CLEAVE_FAKE_FAULT", [f"{fault}:{place}" for place in places])
+    results = run_variants(step, "CLEAVE_FAKE_FAULT", [f"{fault}:{place}" for place in places],
+                           scale=SCALE)
     unseen = [place for place in places if same(results[f"{fault}:{place}"], expected)]
     missed = [(place, names[place - 1]) for place in unseen
               if not is_equivalent(fault, names[place - 1])]

@@ -37,7 +37,7 @@ def model(family, folder, hidden=32, *flags):
 
 
 def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",),
-        ranks_per_device=1):
+        ranks_per_device=1, scale=0.08):
     """What some steps and then evaluation give, the parameters before the steps, and the tensors of
     these roles behind them. With `noise`, a seed, parameters begin with other last bits, which stand
     for those that a sum in another order or another function leaves."""
@@ -51,7 +51,7 @@ def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",),
                       else random.standard_normal(shape))
         elif tensor["role"] == "parameter":
             # Small, since large ones make the rounding of a step that of the next, many times over.
-            values = 0.08 * random.standard_normal(shape) + (len(shape) == 1)
+            values = scale * random.standard_normal(shape) + (len(shape) == 1)
             values = values.astype(kind)
             before[tensor["name"]] = values.astype(np.float64)
             if noise:
