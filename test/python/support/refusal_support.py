@@ -46,9 +46,9 @@ def refuse(command, folder, message, *, code=1, leaves=(), stdout=subprocess.PIP
     return text
 
 
-def make_model(folder):
+def make_model(folder, *flags):
     """g.mlir, g.safetensors and g.so of a small model in `folder`."""
-    assert models.main(["gpt", *SIZE.split(), "-o", str(folder / "g.mlir"), "--weights",
+    assert models.main(["gpt", *SIZE.split(), *flags, "-o", str(folder / "g.mlir"), "--weights",
                         str(folder / "g.safetensors")]) == 0
     subprocess.run([tool("cleave-compile"), "g.mlir", "-o", "g.so", "--threads", "2"],
                    cwd=folder, check=True)
