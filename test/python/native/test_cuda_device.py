@@ -19,8 +19,7 @@ from cleave.models import FAMILIES
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
-from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, model, run, run_apart,
-                       spread_of)
+from step_runs import LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, model, run, run_apart
 
 FAKE = build_dir() / "fake_cuda"
 
@@ -57,7 +56,8 @@ CASES = [(family, precision, "one") for family in FAMILIES for precision in PREC
     (family, precision, layout) for family in ("gpt", "llama") for precision in ("f32", "bf16")
     for layout in LAYOUTS if layout != "one"]
 SAMPLE = [("gpt", "bf16", "one"), ("t5", "f32", "one"), ("mixtral", "f32", "one"),
-          ("llama", "f32", "sequence"), ("gpt", "f32", "stages"), ("gpt", "bf16", "zero2")]
+          ("llama", "f32", "sequence"), ("gpt", "f32", "stages"), ("gpt", "bf16", "zero2"),
+          ("llama", "fp8", "one")]
 
 
 @pytest.mark.parametrize("family, precision, layout", CASES if ALL else SAMPLE)
@@ -67,35 +67,17 @@ def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
     expected = run(native)
     monkeypatch.setenv("CLEAVE_FAKE_ORDER", "7")
     monkeypatch.setenv("CLEAVE_THREAD_ORDER", "7")
+    if precision == "f32":
+        assert not list(differences(expected, run_apart(device), precision))
+        return
+    # Sums in another order round a number here and there to its neighbour, and then what follows:
+    # the measure is what all roundings cost.
+    monkeypatch.setenv("CLEAVE_FAKE_SUMS", "7")
     found = run_apart(device)
-    if precision in ("bf16", "fp16"):
-        # Roundings of products differ one by one, and then what follows: the measure is what they
-        # cost.
-        exact, _ = compile_both(path, tmp_path, *plain("f32", layout))
-        assert not list(farther(run(exact), expected, found))
-        if family != "mixtral":  # There tokens that have other experts have other logits.
-            assert np.abs(expected[0] - found[0]).max() <= 4e-3 * np.abs(expected[0]).max()
-    elif precision == "fp8" and list(differences(expected, found, precision)):
-        # What other orders of the sums of products and other last bits change is measured.
-        others, runs = [expected, *(run(native, noise=seed) for seed in range(1, 21))], [found]
-        for seed in range(1, 6):
-            monkeypatch.setenv("CLEAVE_FAKE_SUMS", str(seed))
-            runs.append(run_apart(device, noise=seed))
-        assert not list(differences(expected, found, precision, spread_of(others, runs)))
-    else:
-        assert not list(differences(expected, found, precision))
-
-
-def test_rows_in_shared_memory_agree(tmp_path):
-    """Logits of a row that is too long for registers, and of an odd length."""
-    path = tmp_path / "gpt.mlir"
-    assert write_model(["gpt", "--hidden=32", "--heads=4", "--layers=1", "--seq=8", "--vocab=33001",
-                        "--batch=2", "-o", str(path)]) == 0
-    native, device = compile_both(path, tmp_path, *plain("f32", "one"))
-    text = run_tool([tool("cleave-compile"), str(path), *plain("f32", "one"), "--target=cuda",
-                     "--emit=cuda", "-o", "-"])
-    assert f"dynamic shared memory {33001 * 4 // 16 * 16 + 16}" in text
-    assert not list(differences(run(native), run_apart(device), "f32"))
+    exact, _ = compile_both(path, tmp_path, *plain("f32", layout))
+    assert not list(farther(run(exact), expected, found))
+    if family != "mixtral":  # There tokens that have other experts have other logits.
+        assert np.abs(expected[0] - found[0]).max() <= 4e-3 * np.abs(expected[0]).max()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS if ALL else ["adamw8bit"])

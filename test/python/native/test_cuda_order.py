@@ -125,7 +125,7 @@ def test_races_are_found():
     assert not stream_races.find_races([first, work("b", apart, [])])
     assert not stream_races.find_races([first, work("b", [[1, 0, 8]], [])])
     assert not stream_races.find_races([work("a", one, []), work("b", one, [])])
-    # The host itself waits only for what it has finished, and what comes later is after it.
+    # The host waits only for works that it has finished itself; later works follow them.
     assert stream_races.find_races([first, host(other, [])]) == [(0, 1)]
     assert not stream_races.find_races([first, finish, host(other, [])])
     assert not stream_races.find_races([host([], one), second])

@@ -36,13 +36,11 @@ def model(family, folder, hidden=32, *flags):
     return path
 
 
-def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",),
-        ranks_per_device=1, scale=0.08):
+def run(artifact, steps=2, evaluates=True, roles=("parameter",), ranks_per_device=1, scale=0.08):
     """What some steps and then evaluation give, the parameters before the steps, and the tensors of
-    these roles behind them. With `noise`, a seed, parameters begin with other last bits, which stand
-    for those that a sum in another order or another function leaves."""
+    these roles behind them."""
     session = _runtime.open(str(artifact), ranks_per_device=ranks_per_device)
-    random, other = np.random.default_rng(5), np.random.default_rng(noise)
+    random = np.random.default_rng(5)
     before, found = {}, {}
     for tensor in session.tensors():
         kind, shape = TYPES[tensor["dtype"]], tensor["shape"]
@@ -52,10 +50,7 @@ def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",),
         elif tensor["role"] == "parameter":
             # Small, since large ones make the rounding of a step that of the next, many times over.
             values = scale * random.standard_normal(shape) + (len(shape) == 1)
-            values = values.astype(kind)
-            before[tensor["name"]] = values.astype(np.float64)
-            if noise:
-                values = np.nextafter(values, other.choice([-9, 9], shape).astype(kind))
+            before[tensor["name"]] = values.astype(kind).astype(np.float64)
         elif tensor["name"] == "lr":
             values = np.full(shape, 1e-2)
         else:
@@ -77,18 +72,8 @@ def run(artifact, steps=2, evaluates=True, noise=0, roles=("parameter",),
     return np.concatenate(given), before, found
 
 
-def spread_of(*kinds):
-    """How far apart the parameters are, by name, that steps of one kind with different roundings
-    give; the largest of all kinds."""
-    return {name: max(np.abs(one[name] - other[name]).max() for runs in kinds
-                      for i, (_, _, one) in enumerate(runs) for _, _, other in runs[:i])
-            for name in kinds[0][0][2]}
-
-
-def differences(one, other, precision, spread=None):
-    """What differs by more than rounding does. `spread` is how far apart roundings alone put the
-    parameters (`spread_of`): twice that is rounding too, since one more run may be on either side
-    of those that were tried."""
+def differences(one, other, precision):
+    """What differs by more than rounding does."""
     (given, before, expected), (others, _, found) = one, other
     results, updates = BOUND[precision]
     if not np.abs(given - others).max() <= results * np.abs(given).max():
@@ -99,8 +84,6 @@ def differences(one, other, precision, spread=None):
     for name in before:
         values = expected[name]
         limit = updates * (changes[name] + least) + 3e-7
-        if spread:
-            limit = max(limit, 2 * spread[name])
         if not np.abs(values - found[name]).max() <= limit:
             yield name
 
