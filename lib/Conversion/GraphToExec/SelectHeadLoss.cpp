@@ -23,12 +23,16 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
   SelectHeadLoss(MLIRContext *context, int64_t chunkBytes, ProductForms forms)
       : OpRewritePattern(context), chunkBytes(chunkBytes), forms(forms) {}
 
-  /// Rows of a chunk: as given, or else as many as fit, in equal chunks.
+  /// Rows of a chunk: as given for logits of f32, or else as many as fit, in
+  /// equal chunks.
   int64_t chunkRows(graph::HeadLossOp op, int64_t rows,
                     int64_t vocabulary) const {
-    if (op.getChunkRows())
+    bool narrow = op.getNarrowLogits();
+    if (op.getChunkRows() && !narrow)
       return std::clamp<int64_t>(*op.getChunkRows(), 1, rows);
-    int64_t fit = std::max<int64_t>(1, chunkBytes / (4 * vocabulary));
+    int64_t fit = std::max<int64_t>(
+        1, op.getChunkRows() ? 2 * static_cast<int64_t>(*op.getChunkRows())
+                             : chunkBytes / ((narrow ? 2 : 4) * vocabulary));
     int64_t chunks = llvm::divideCeil(rows, fit);
     return llvm::alignTo(llvm::divideCeil(rows, chunks), 16);
   }
@@ -62,10 +66,17 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
       int64_t count = std::min(step, rows - start);
       Value x = rowsOf(rewriter, loc, input, start, count);
       Value t = rowsOf(rewriter, loc, targets, start, count);
-      Value logits =
-          contract(rewriter, op, "rh,vh->rv", x, op.getWeight(), forms);
+      bool narrow =
+          op.getNarrowLogits() && element.getIntOrFloatBitWidth() < 32;
+      Value logits = contract(rewriter, op, "rh,vh->rv", x, op.getWeight(),
+                              forms, narrow && !op.getBias());
       if (op.getBias())
         logits = graph::AddOp::create(rewriter, loc, logits, op.getBias());
+      if (narrow)
+        logits = castTo(rewriter, loc, logits, element);
+      // The gradient of a bias is the sum of what is not rounded.
+      if (narrow && op.getBias())
+        logits = castTo(rewriter, loc, logits, rewriter.getF32Type());
       auto loss = graph::CrossEntropyOp::create(rewriter, loc, logits, t,
                                                 op.getIgnoreIndexAttr(),
                                                 op.getLabelSmoothingAttr());

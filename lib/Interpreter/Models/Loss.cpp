@@ -109,6 +109,11 @@ static LogicalResult evaluateHeadLoss(HeadLossOp op, const RefArgs &args,
   RefTensor logits =
       linear(input, weight, bias, context.precision, results[0].element);
   settle(logits, context.precision);
+  if (op.getNarrowLogits()) {
+    logits.element = input.element;
+    settle(logits, context.precision);
+    logits.element = results[0].element;
+  }
   RefTensor logitGradient({targets.size(), classes}, logits.element);
   for (auto [row, target] : llvm::enumerate(targets.ints)) {
     if (target == ignore)

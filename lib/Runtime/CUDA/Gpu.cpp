@@ -185,9 +185,9 @@ Error Gpu::zero(CUdeviceptr at, int64_t bytes) const {
     return Error::success();
   if (Error error = makeCurrent())
     return error;
-  if (Error error = check(driver.cuMemsetD8Async(
-                              at, 0, static_cast<size_t>(bytes), compute),
-                          "clearing memory of " + name))
+  if (Error error = check(
+          driver.cuMemsetD8Async(at, 0, static_cast<size_t>(bytes), compute),
+          "clearing memory of " + name))
     return error;
   return finish();
 }
@@ -209,8 +209,8 @@ Expected<char *> Gpu::allocateHost(int64_t bytes) {
 
 Expected<CUevent> Gpu::makeEvent() {
   CUevent event = nullptr;
-  if (Error error = check(driver.cuEventCreate(&event, CU_EVENT_DEFAULT),
-                          "an event"))
+  if (Error error =
+          check(driver.cuEventCreate(&event, CU_EVENT_DEFAULT), "an event"))
     return error;
   events.push_back(event);
   return event;
@@ -218,8 +218,8 @@ Expected<CUevent> Gpu::makeEvent() {
 
 Expected<CUstream> Gpu::makeStream() {
   CUstream stream = nullptr;
-  if (Error error = check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
-                          "a stream"))
+  if (Error error = check(
+          driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "a stream"))
     return error;
   streams.push_back(stream);
   return stream;
@@ -227,8 +227,7 @@ Expected<CUstream> Gpu::makeStream() {
 
 Expected<std::string> Gpu::getId() const {
   CUuuid id{};
-  if (Error error =
-          check(driver.cuDeviceGetUuid(&id, device), "its identity"))
+  if (Error error = check(driver.cuDeviceGetUuid(&id, device), "its identity"))
     return error;
   return std::string(id.bytes, sizeof id.bytes);
 }
@@ -241,8 +240,6 @@ Error Gpu::load(const void *image) {
 }
 
 Expected<CUfunction> Gpu::find(const std::string &symbol, int shared) {
-  // Without leave.
-  constexpr int always = 48 << 10;
   if (shared > sharedBytes)
     return makeError("kernel '" + symbol + "' needs " + llvm::Twine(shared) +
                      " bytes of shared memory, and a block of " + name +
@@ -253,12 +250,13 @@ Expected<CUfunction> Gpu::find(const std::string &symbol, int shared) {
             driver.cuModuleGetFunction(&found.function, module, symbol.c_str()),
             "kernel '" + symbol + "'"))
       return error;
-  if (shared > always && shared > found.sharedBytes) {
-    if (Error error = check(
-            driver.cuFuncSetAttribute(
-                found.function,
-                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared),
-            "shared memory of kernel '" + symbol + "'"))
+  // Of 48 KiB that need no leave, the kernel's own arrays take a part.
+  if (shared > found.sharedBytes) {
+    if (Error error =
+            check(driver.cuFuncSetAttribute(
+                      found.function,
+                      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared),
+                  "shared memory of kernel '" + symbol + "'"))
       return error;
     found.sharedBytes = shared;
   }

@@ -132,17 +132,55 @@ __device__ __forceinline__ T reduceWarps(T x, Op op) {
   return x;
 }
 
-// Adds exp(x - most) to the sum of such terms, for the largest x so far. Until
-// then terms of -inf are zero; where no x is larger, the block's sum is NaN, as
-// it is for an x that is NaN or inf.
-__device__ __forceinline__ void addExponential(float &most, float &sum,
-                                               float x) {
-  if (x > most) {
-    sum = sum * expf(most - x) + expf(x - x);
-    most = x;
-  } else if (x != most || most > -__int_as_float(0x7f800000)) {
-    sum += expf(x - most);
-  }
+// Of kernels whose results have 16 bits or fewer: exp(x) with a relative error
+// below 2^-22 (1 + |x|), and 0 below 2^-126; and x / y to the last two bits.
+__device__ __forceinline__ float fastExp(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.44269504f));
+  return result;
+#else
+  return expf(x);
+#endif
+}
+__device__ __forceinline__ float fastDivide(float x, float y) {
+#ifdef __CUDACC__
+  float result;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+#else
+  return x / y;
+#endif
+}
+
+struct Exp {
+  __device__ float operator()(float x) const { return expf(x); }
+};
+struct FastExp {
+  __device__ float operator()(float x) const { return fastExp(x); }
+};
+
+// Adds exp(x - most) for each of `x` to the sum of such terms, for the largest x
+// so far. While that is -inf, terms are zero; where no x is larger, the block's
+// sum is NaN, as it is for an x that is NaN or inf.
+template <class E, int N>
+__device__ __forceinline__ void addExponentials(float &most, float &sum,
+                                                const float (&x)[N], E exp) {
+  float larger = most;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    larger = fmaxf(larger, x[i]);
+  const float below = larger == -__int_as_float(0x7f800000) ? 0.0f : larger;
+  sum = sum * exp(most - below);
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    sum += exp(x[i] - below);
+  most = larger;
+}
+
+// An integer that is compared with numbers of columns; no column if it is none.
+__device__ __forceinline__ int asColumn(long long x) {
+  return x == int(x) ? int(x) : -1;
 }
 
 template <class T> __device__ __forceinline__ T floorDivide(T a, T b) {

@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Target/CUDA/PrintCuda.h"
 #include "cleave/Target/KernelIndexing.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Support/IndentedOstream.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/MapVector.h"
@@ -89,6 +90,7 @@ private:
   llvm::SmallVector<std::string> wideOperands(mlir::Operation &op);
   std::string rounded(mlir::Type type, const std::string &text);
   std::string mathExpression(mlir::Operation &op);
+  std::string columnComparison(mlir::arith::CmpIOp cmp);
   std::string offset(mlir::AffineMap map, mlir::ValueRange indices,
                      llvm::StringRef column);
   std::string affine(mlir::AffineExpr expr, llvm::ArrayRef<std::string> symbols,
@@ -141,6 +143,10 @@ private:
   /// have the columns of a row together.
   int64_t pieces, tiles = 1;
   bool ragged = false, flat = false;
+  /// Exponentials and quotients need not be exact to the last bit.
+  bool fast = false;
+  bool isFast(mlir::Type type) const { return fast && type.isF32(); }
+  const char *exponential() const { return fast ? "fastExp" : "expf"; }
   /// Within a pass, the body is written for element j of a piece.
   bool inPass = false;
   int64_t sharedLimit, sharedBytes = 0;
@@ -154,8 +160,9 @@ private:
     std::string most, sum;
   };
   llvm::SmallVector<Softmax> softmaxes;
-  /// Within the pass that finds both: the sum.
-  std::string softmaxSum;
+  /// Within the pass that finds both: the sum, the maximum, and the elements of
+  /// a piece.
+  std::string softmaxSum, softmaxMost, softmaxTerms;
   llvm::MapVector<mlir::Operation *, Slot> sums;
   llvm::DenseMap<mlir::Operation *, int64_t> partialBase;
   int counter = 0;

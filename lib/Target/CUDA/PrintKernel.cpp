@@ -109,7 +109,26 @@ void KernelPrinter::chooseVector() {
     vector = 1;
 }
 
+/// Whether all results with an element for each of the rows and columns are
+/// narrow, and there are some: what they are computed from may be as exact as
+/// they need.
+static bool hasNarrowResults(KernelOp kernel) {
+  bool some = false;
+  for (BlockArgument arg :
+       kernel.getBody().getArguments().drop_front(kernel.getNumInputs())) {
+    auto type = cast<RankedTensorType>(arg.getType());
+    if (type.getNumElements() < kernel.getRows() * kernel.getCols())
+      continue;
+    auto real = dyn_cast<FloatType>(type.getElementType());
+    if (!real || real.getWidth() > 16)
+      return false;
+    some = true;
+  }
+  return some;
+}
+
 void KernelPrinter::analyse() {
+  fast = hasNarrowResults(kernel);
   chooseVector();
   pieces = ceilDiv(cols, threads * vector);
   if (kernel.hasApartColumns())
@@ -213,7 +232,10 @@ void KernelPrinter::holdRows(int64_t registers) {
         ceilDiv(pieces * vector * byteSize(type.getElementType()), 4);
     if (!row.used)
       return true;
-    if (words <= registers) {
+    // Blocks that have a fourth of a multiprocessor's registers for a row leave
+    // no room for another block, which would be busy while one waits.
+    constexpr int64_t most = (64 << 10) / 4;
+    if (words <= registers && words * threads * teams <= most) {
       registers -= words;
     } else {
       // Reductions have some shared memory too.
@@ -255,9 +277,10 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   os << "// grid " << grid << ", block " << block << note << "\n";
   os << "extern \"C\" __global__ void __launch_bounds__(" << block;
   // ptxas would rather spill than use more registers than a full
-  // multiprocessor has; kernels over rows use about a hundred.
+  // multiprocessor has; kernels over rows use about a hundred, and those with
+  // teams, which wait for each other, less, so that there are several blocks.
   if (!flat)
-    os << ", " << std::max<int64_t>(1, 480 / block);
+    os << ", " << std::max<int64_t>(1, (teams > 1 ? 800 : 480) / block);
   os << ")\n" << symbol << "(";
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {
@@ -383,11 +406,13 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
       done.insert(&op);
     }
   }
+  if (!softmaxSum.empty())
+    softmaxTerms = lanes(Float32Type::get(kernel.getContext()));
   if (vector > 1) {
     os << "#pragma unroll\n";
     os << "for (int j = 0; j < " << vector << "; ++j) {\n";
     os.indent();
-  } else if (!held.empty()) {
+  } else if (!held.empty() || !softmaxSum.empty()) {
     os << "[[maybe_unused]] constexpr int j = 0;\n";
   }
   LogicalResult result = success();
@@ -407,6 +432,9 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
     os.unindent();
     os << "}\n";
   }
+  if (!softmaxSum.empty())
+    os << "addExponentials(" << softmaxMost << ", " << softmaxSum << ", "
+       << softmaxTerms << ", " << (fast ? "FastExp" : "Exp") << "());\n";
   for (Write &write : writes)
     os << ifOwn() << "storeVector<" << write.bytes << ">("
        << name(write.store.getMemory()) << " + "
@@ -461,8 +489,8 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
         if (name(below) == known.most)
           names[pass.getResult(0)] = known.sum;
         else
-          define(pass.getResult(0), known.sum + " * expf(" + known.most +
-                                        " - " + name(below) + ")");
+          define(pass.getResult(0), known.sum + " * " + exponential() + "(" +
+                                        known.most + " - " + name(below) + ")");
         return true;
       }
   ReduceOp max = onlyReduction(pass, Reduction::Max);
@@ -470,7 +498,7 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
   if (!load || !isa<BlockArgument>(load.getMemory()))
     return false;
   Held *row = findHeld(load.getMemory(), load.getMap(), load.getIndices());
-  if (row && (!row->sharedAt || row->firstPass != pass))
+  if (row && row->firstPass != pass)
     return false;
   bool sums = llvm::any_of(kernel.getBody().front().getOps<PassOp>(),
                            [&](PassOp other) {
@@ -488,12 +516,14 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
   Softmax found{load, "v" + std::to_string(counter++),
                 "v" + std::to_string(counter++)};
   softmaxSum = sum;
+  softmaxMost = most;
   printColumnLoop([&] { (void)printColumns(pass.getBody().front()); });
   softmaxSum.clear();
   os << "const float " << found.most << " = reduceBlock<" << rowShape() << ">("
      << most << ", Max());\n";
   os << "const float " << found.sum << " = reduceBlock<" << rowShape() << ">("
-     << sum << " * expf(" << most << " - " << found.most << "), Sum());\n";
+     << sum << " * " << exponential() << "(" << most << " - " << found.most
+     << "), Sum());\n";
   names[pass.getResult(0)] = found.most;
   softmaxes.push_back(found);
   return true;

@@ -403,7 +403,8 @@ std::string KernelPrinter::expression(Operation &op) {
       .Case<arith::AddFOp>([&](auto) { return infix("+"); })
       .Case<arith::SubFOp>([&](auto) { return infix("-"); })
       .Case<arith::MulFOp>([&](auto) { return infix("*"); })
-      .Case<arith::DivFOp>([&](auto) { return infix("/"); })
+      .Case<arith::DivFOp>(
+          [&](auto) { return isFast(type) ? call("fastDivide") : infix("/"); })
       .Case<arith::DivSIOp>([&](auto) { return infix("/"); })
       .Case<arith::RemFOp>(
           [&](auto) { return call(type.isF64() ? "fmod" : "fmodf"); })
@@ -430,6 +431,8 @@ std::string KernelPrinter::expression(Operation &op) {
           [&](auto) { return call(type.isF64() ? "fmin" : "fminf"); })
       .Case<arith::NegFOp>([&](auto) { return "-" + v[0]; })
       .Case([&](arith::CmpIOp cmp) -> S {
+        if (std::string text = columnComparison(cmp); !text.empty())
+          return text;
         bool isUnsigned;
         StringRef text = comparison(cmp.getPredicate(), isUnsigned);
         if (!isUnsigned)
@@ -484,9 +487,33 @@ std::string KernelPrinter::expression(Operation &op) {
       .Default([](Operation *) { return S(); });
 }
 
+/// In 32 bits, of which a row's number is narrowed once: whether a column is
+/// the one of the row. Nothing if `cmp` is no such comparison.
+std::string KernelPrinter::columnComparison(arith::CmpIOp cmp) {
+  if (!inPass || cmp.getPredicate() != arith::CmpIPredicate::eq)
+    return "";
+  auto inLoop = [](Value value) {
+    Operation *from = value.getDefiningOp();
+    return from && isa<PassOp>(from->getParentOp());
+  };
+  Value column = cmp.getLhs(), row = cmp.getRhs();
+  if (!column.getDefiningOp<IndexOp>())
+    std::swap(column, row);
+  auto index = column.getDefiningOp<IndexOp>();
+  if (!index || inLoop(row) || !row.getType().isInteger(64))
+    return "";
+  auto range = rangeOf(index.getMap().getResult(0), {rows, cols});
+  if (!range || range->first < 0 || range->second > (int64_t(1) << 30))
+    return "";
+  return offset(index.getMap(), {}, vector == 1 ? "c" : "(c + j)") +
+         " == asColumn(" + name(row) + ")";
+}
+
 /// The text of an op of math, or nothing if it has none.
 std::string KernelPrinter::mathExpression(Operation &op) {
   Type type = op.getResult(0).getType();
+  if (isa<math::ExpOp>(op) && isFast(type))
+    return "fastExp(" + wideOperands(op).front() + ")";
   const char *function = llvm::TypeSwitch<Operation *, const char *>(&op)
                              .Case([](math::ExpOp) { return "exp"; })
                              .Case([](math::Exp2Op) { return "exp2"; })
@@ -600,8 +627,7 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
   if (auto reduce = dyn_cast<ReduceOp>(op)) {
     std::string sum = name(reduce.getResult());
     if (!softmaxSum.empty()) {
-      os << "addExponential(" << sum << ", " << softmaxSum << ", "
-         << name(reduce.getValue()) << ");\n";
+      os << softmaxTerms << "[j] = " << name(reduce.getValue()) << ";\n";
       return success();
     }
     os << sum << " = "

@@ -83,6 +83,10 @@ struct PrecisionModel
     }
     return false;
   }
+  void roundInnerSums([[maybe_unused]] Operation *op) const {
+    if constexpr (requires(OpTy o) { o.setNarrowLogits(true); })
+      cast<OpTy>(op).setNarrowLogits(true);
+  }
 };
 
 template <typename Policy, typename... OpTys>

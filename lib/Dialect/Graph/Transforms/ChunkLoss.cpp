@@ -271,7 +271,8 @@ void Head::rewrite(OpBuilder &builder) {
       builder, loss.getLoc(), f.reshape(projection.input, inputShape),
       projection.weight, bias, loss.getTargets(),
       gradient ? gradient.getGradient() : Value(), loss.getIgnoreIndexAttr(),
-      loss.getLabelSmoothingAttr(), builder.getI64IntegerAttr(chunkRows()));
+      loss.getLabelSmoothingAttr(), builder.getI64IntegerAttr(chunkRows()),
+      /*narrow_logits=*/UnitAttr());
   // Losses are f32 in any case.
   if (Attribute precision = projection.op->getAttr(kPrecisionAttr))
     head->setAttr(kPrecisionAttr, precision);

@@ -257,13 +257,17 @@ LogicalResult Rounding::convert(Operation *op) {
              policy.getOperandPrecision(operand.getOperandNumber()) !=
                  OperandPrecision::F32;
   bool sum = false;
-  if (policy && !keep && !(sums.contains(op) ? roundGradients : roundSums) &&
+  if (policy && !keep &&
       llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
         return isChosen(operand.get()) &&
                policy.getOperandPrecision(operand.getOperandNumber()) ==
                    OperandPrecision::Narrow;
-      }))
-    sum = policy.setSumElement(f32) && !sums.contains(op);
+      })) {
+    if (!(sums.contains(op) ? roundGradients : roundSums))
+      sum = policy.setSumElement(f32) && !sums.contains(op);
+    if (roundSums)
+      policy.roundInnerSums();
+  }
   auto kindOf = [&](unsigned index) {
     if (keep)
       return OperandPrecision::F32;

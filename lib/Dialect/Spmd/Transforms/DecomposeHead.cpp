@@ -188,6 +188,8 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
       graph::LinearOp::create(builder, loc, x, op.getWeight(), Value(), sums));
   if (op.getBias())
     logits = f.add(logits, op.getBias());
+  if (op.getNarrowLogits())
+    logits = f.cast(f.cast(logits, element), wide);
   Value here = graph::OneHotOp::create(
       builder, loc, targets, /*origin=*/Value(),
       builder.getI64IntegerAttr(classes), op.getIgnoreIndexAttr(),

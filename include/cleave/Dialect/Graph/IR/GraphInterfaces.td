@@ -131,6 +131,11 @@ def Graph_PrecisionOpInterface : OpInterface<"PrecisionOpInterface"> {
         is no such sum.
       }],
       "bool", "setSumElement", (ins "::mlir::Type":$element)>,
+    InterfaceMethod<[{
+        Lets sums that are no results, but are read by the op itself, be rounded
+        to the type of the operands. Does nothing if the op has none.
+      }],
+      "void", "roundInnerSums">,
   ];
 }
 

@@ -170,6 +170,7 @@ def Graph_HeadLossOp : Graph_InferredOp<"head_loss", [AttrSizedOperandSegments]>
     `chunk_rows` rows, overwrites them by their gradient and accumulates. With a
     16-bit input, logits and loss are in f32, the gradient of the logits is
     rounded to the input's type, and the gradients of weight and bias are f32.
+    With `narrow_logits` the logits are rounded to the input's type too.
   }];
   let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$weight,
                        Optional<Graph_FloatTensor>:$bias,
@@ -177,7 +178,8 @@ def Graph_HeadLossOp : Graph_InferredOp<"head_loss", [AttrSizedOperandSegments]>
                        Optional<Graph_FloatTensor>:$gradient,
                        DefaultValuedAttr<I64Attr, "-100">:$ignore_index,
                        DefaultValuedAttr<F64Attr, "0.0">:$label_smoothing,
-                       OptionalAttr<I64Attr>:$chunk_rows);
+                       OptionalAttr<I64Attr>:$chunk_rows,
+                       UnitAttr:$narrow_logits);
   let results = (outs Graph_FloatTensor:$loss,
                       Variadic<Graph_FloatTensor>:$gradients);
   let assemblyFormat = [{

@@ -128,7 +128,8 @@ CLEAVE_GRADIENTS(HeadLossOp) {
   auto gradients =
       HeadLossOp::create(builder, getLoc(), getInput(), getWeight(), getBias(),
                          getTargets(), resultGradients[0], getIgnoreIndexAttr(),
-                         getLabelSmoothingAttr(), getChunkRowsAttr());
+                         getLabelSmoothingAttr(), getChunkRowsAttr(),
+                         getNarrowLogitsAttr());
   // Input, weight, and the bias where there is one, come first.
   for (unsigned i = 0; i + 1 < gradients->getNumResults(); ++i)
     if (needed[i])
