@@ -277,10 +277,11 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   os << "// grid " << grid << ", block " << block << note << "\n";
   os << "extern \"C\" __global__ void __launch_bounds__(" << block;
   // ptxas would rather spill than use more registers than a full
-  // multiprocessor has; kernels over rows use about a hundred, and those with
-  // teams, which wait for each other, less, so that there are several blocks.
+  // multiprocessor has; kernels over rows use about a hundred, and those that
+  // accumulate, which wait more, less, so that there are several blocks.
   if (!flat)
-    os << ", " << std::max<int64_t>(1, (teams > 1 ? 800 : 480) / block);
+    os << ", "
+       << std::max<int64_t>(1, (kernel.accumulates() ? 800 : 480) / block);
   os << ")\n" << symbol << "(";
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {

@@ -210,16 +210,15 @@ inplacePairs(KernelOp kernel) {
 }
 
 /// The rows that a block of a GPU has at once, of a kernel that accumulates
-/// over rows: as many as make it a fourth of a multiprocessor. Blocks with long
-/// rows have one; a running sum is one thread's.
-static int64_t teamsOnDevice(KernelOp kernel) {
-  constexpr int64_t most = 8, threads = 512;
-  bool one = kernel.getThreads() > threads / 2;
+/// over rows: as many as make it of `threads` threads. Blocks with long rows
+/// have one; a running sum is one thread's.
+static int64_t teamsOnDevice(KernelOp kernel, int64_t threads) {
+  constexpr int64_t most = 8;
+  bool one = false;
   kernel.walk([&](Operation *op) { one |= isa<ScanOp, KeepOp>(op); });
   if (one)
     return 1;
-  return std::min<int64_t>(
-      most, llvm::bit_floor(uint64_t(threads / kernel.getThreads())));
+  return std::clamp<int64_t>(threads / kernel.getThreads(), 1, most);
 }
 
 /// The groups of rows of a kernel that accumulates over them on a GPU: blocks
@@ -242,8 +241,10 @@ static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
   int64_t most = std::min(
       {processors * blocksEach / tiles, rows / (4 * teams),
        bytes / 20 / (2 * std::max<int64_t>(1, kernel.getGroupBytes()))});
-  if (!apart)
-    most = most / processors * processors;
+  // All blocks run at once, or nearly so: a last one alone would be waited for.
+  int64_t each = most * (apart ? tiles : 1) / processors;
+  if (each > 0)
+    most = each * processors / (apart ? tiles : 1);
   return std::max(least, most);
 }
 
@@ -295,10 +296,15 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
     kernel.setGroups((rows + perGroup - 1) / perGroup);
     return;
   }
-  kernel.setTeams(teamsOnDevice(kernel));
+  // The registers of a multiprocessor are enough for twice as many threads, of
+  // two blocks or, where there is one, of that.
+  constexpr int64_t half = 384;
+  kernel.setTeams(teamsOnDevice(kernel, half));
   kernel.setGroups(groupsOnDevice(kernel, processors));
-  kernel.setTeams(std::min<int64_t>(
-      kernel.getTeams(), llvm::bit_floor(uint64_t(rows / kernel.getGroups()))));
+  if (!kernel.hasApartColumns() && kernel.getGroups() < 2 * processors)
+    kernel.setTeams(teamsOnDevice(kernel, 2 * half));
+  kernel.setTeams(std::clamp<int64_t>(rows / kernel.getGroups(), 1,
+                                      kernel.getTeams()));
 }
 
 //===----------------------------------------------------------------------===//
