@@ -49,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--noisy", action="store_true", help="switch, mixtral: route with noise in training")
     add("--image", type=int, default=224, help="vit: side of an image (default: %(default)s)")
     add("--patch", type=int, default=16, help="vit: side of a patch (default: %(default)s)")
+    add("--no-logits", action="store_true", help="leave out the entry @logits, whose memory a "
+        "program that only trains does not need")
     add("--weights", metavar="FILE.safetensors", help="write initial weights too")
     add("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -95,7 +97,7 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
         repeated = [Repeated(name, options.layers) for name in module.LAYERS] \
             if layers < options.layers else []
         traced = trace(module, example_inputs(options.family, options.batch, size, device),
-                       repeated=repeated)
+                       logits=not options.no_logits, repeated=repeated)
         if options.weights:
             save_weights(traced, options.weights)
         save_module(traced, options.output)
