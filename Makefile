@@ -12,7 +12,7 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda demo docs format clean help
+.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda loss-cuda demo docs format clean help
 
 all: build
 
@@ -24,8 +24,10 @@ help:
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
 	@echo "                also beside JAX's; compile time"
 	@echo "make test-cuda  equality with the processor on this machine's GPU"
-	@echo "make bench-cuda step time on this machine's GPU, beside PyTorch's"
-	@echo "make cuda-bundle  a folder that does both on a machine without Cleave"
+	@echo "make bench-cuda step time and memory on this machine's GPU, beside"
+	@echo "                PyTorch's; rates of kernels"
+	@echo "make loss-cuda  losses of bf16 training on it, beside PyTorch's in f32"
+	@echo "make cuda-bundle  a folder that does these on a machine without Cleave"
 	@echo "make docs       the generated reference pages, and the site in $(BUILD)/docs/site"
 	@echo "make format     clang-format over the sources"
 
@@ -55,15 +57,19 @@ bench: build
 	$(VENV) benchmarks/devices.py --build $(BUILD)
 	$(VENV) benchmarks/compile_time.py --build $(BUILD)
 
-# For a machine with a GPU; the folder that they make can be carried to one.
+# For a machine with a GPU; the folder that they make can be carried to one. FLAGS are those of
+# run_bundle.py.
 cuda-bundle: build
 	$(VENV) benchmarks/gpu/bundle.py --build $(BUILD) --out $(BUILD)/cuda-bundle
 
 test-cuda: cuda-bundle
-	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py test
+	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py test $(FLAGS)
 
 bench-cuda: cuda-bundle
-	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py bench
+	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py bench --limit 3600 $(FLAGS)
+
+loss-cuda: cuda-bundle
+	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py loss $(FLAGS)
 
 demo: build
 	$(VENV) examples/demo.py --build $(BUILD)

@@ -3,12 +3,12 @@
 """Makes a folder that tests and times Cleave on a machine with a GPU, where nothing of Cleave is
 installed: programs, compiled models, and what the processor computed with them.
 
-On that machine, `python3 run_bundle.py test` and `python3 run_bundle.py bench` print their results
-as JSON lines. They need Python and a driver; `bench` and NVIDIA's libraries come from a torch of
-CUDA 13 there.
+On that machine, `python3 run_bundle.py test`, `bench` and `loss` print results as JSON lines and
+tables. They need Python and a driver, and a torch of CUDA 13, whose libraries of NVIDIA they use.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -16,33 +16,62 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-#: Small models, whose losses are compared: name, what model, flags of cleave-compile, ranks.
-CASES = [
-    ("gpt-f32", ["gpt"], ["--clip=1"], 1),
-    ("gpt-bf16", ["gpt"], ["--precision=bf16", "--clip=1"], 1),
-    ("gpt-fp16", ["gpt"], ["--precision=fp16"], 1),
-    ("gpt-dropout", ["gpt", "--dropout=0.1"], ["--precision=bf16"], 1),
-    ("llama-bf16", ["llama", "--kv-heads=2"], ["--precision=bf16"], 1),
-    ("mixtral-f32", ["mixtral"], [], 1),
-    ("gpt-offload", ["gpt"], ["--precision=bf16", "--offload=state"], 1),
-    ("gpt-micro", ["gpt"], ["--micro-batches=4", "--recompute=full"], 1),
-    ("gpt-zero2", ["gpt"], ["--mesh=dp=2", "--recipe=zero2"], 2),
-    ("gpt-zero3", ["gpt"], ["--mesh=dp=4", "--recipe=zero3", "--precision=bf16"], 4),
-    ("gpt-sp", ["gpt"], ["--mesh=tp=2", "--recipe=megatron-sp"], 2),
-    ("gpt-zb", ["gpt"], ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1"], 2),
-    ("gpt-all", ["gpt"], ["--mesh=dp=2,tp=2,pp=2", "--recipe=megatron-sp,zero1",
-                          "--micro-batches=2"], 8),
-]
-#: Timed: name, sizes, samples of a step, micro-batches.
-TIMED = [
-    ("gpt2-124m", dict(hidden=768, layers=12, heads=12, seq=1024), 64, 4),
-    ("gpt2-350m", dict(hidden=1024, layers=24, heads=16, seq=2048), 16, 4),
-    ("gpt2-1.3b", dict(hidden=2048, layers=24, heads=32, seq=2048), 16, 8),
-]
 SMALL = dict(hidden=128, layers=2, heads=4, seq=64, vocab=512, batch=8)
+#: With heads of 64 channels.
+WIDER = {**SMALL, "hidden": 256, "seq": 128}
+
+
+@dataclasses.dataclass
+class Case:
+    """A small model whose losses are compared: the arguments of `cleave.models` and flags of
+    cleave-compile, and for each run its name, and its environment on the GPU."""
+
+    name: str
+    model: list
+    flags: list
+    ranks: int = 1
+    sizes: dict = dataclasses.field(default_factory=lambda: SMALL)
+    runs: dict = dataclasses.field(default_factory=dict)
+
+
+CASES = [
+    Case("gpt-f32", ["gpt"], ["--clip=1"]),
+    Case("gpt-bf16", ["gpt"], ["--precision=bf16", "--clip=1"]),
+    Case("gpt-fp16", ["gpt"], ["--precision=fp16"]),
+    Case("gpt-dropout", ["gpt", "--dropout=0.1"], ["--precision=bf16"]),
+    Case("llama-bf16", ["llama", "--kv-heads=2"], ["--precision=bf16"]),
+    Case("mixtral-f32", ["mixtral"], []),
+    Case("gpt-offload", ["gpt"], ["--precision=bf16", "--offload=state"]),
+    Case("gpt-micro", ["gpt"], ["--micro-batches=4", "--recompute=full"]),
+    Case("gpt-zero2", ["gpt"], ["--mesh=dp=2", "--recipe=zero2"], 2),
+    Case("gpt-zero3", ["gpt"], ["--mesh=dp=4", "--recipe=zero3", "--precision=bf16"], 4),
+    Case("gpt-sp", ["gpt"], ["--mesh=tp=2", "--recipe=megatron-sp"], 2),
+    Case("gpt-zb", ["gpt"], ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1"], 2),
+    Case("gpt-all", ["gpt"], ["--mesh=dp=2,tp=2,pp=2", "--recipe=megatron-sp,zero1",
+                              "--micro-batches=2"], 8),
+    # Attention by generated kernels, and by cuDNN.
+    Case("gpt-bf16-d64", ["gpt"], ["--precision=bf16", "--clip=1"], sizes=WIDER,
+         runs={"gpt-bf16-d64-kernels": {"CLEAVE_CUDNN": "off"},
+               "gpt-bf16-d64-cudnn": {"CLEAVE_CUDNN": "required"}}),
+]
+#: Those of --smoke.
+QUICK = ("gpt-f32", "gpt-zero2", "gpt-bf16-d64")
+
+GPT2 = dict(hidden=768, layers=12, heads=12, seq=1024, vocab=50304)
+#: Timed: name, sizes, samples of a step, micro-batches, types of the residual stream.
+TIMED = [
+    ("gpt2-124m", GPT2, 64, 4, ["16bit", "f32"]),
+    ("gpt2-350m", dict(hidden=1024, layers=24, heads=16, seq=2048, vocab=50304), 16, 4, ["16bit"]),
+    ("gpt2-1.3b", dict(hidden=2048, layers=24, heads=32, seq=2048, vocab=50304), 16, 8, ["16bit"]),
+]
+#: Whose losses are compared with PyTorch's: one part, so that each sample weighs the same.
+LOSSES = [("gpt2-124m", GPT2, 8, 1, ["16bit", "f32"])]
+TINY = dict(hidden=64, layers=2, heads=2, seq=64, vocab=512)
+SCRIPTS = ["run_bundle.py", "torch_gpt.py", "device_memory.py", "kernel_rates.py"]
 LIBRARIES = ["libgomp.so.1", "libstdc++.so.6"]
 
 
@@ -56,11 +85,11 @@ def write_model(path, family, sizes):
                    check=True, stdout=subprocess.DEVNULL)
 
 
-def losses_of(build, artifact, folder, steps):
-    log = folder / "log"
+def losses_of(build, artifact, tokens, steps):
+    log = artifact.parent / "log"
     log.unlink(missing_ok=True)
-    subprocess.run([tool(build, "cleave-run"), str(artifact), "--random-init", "--data",
-                    str(folder / "tokens.bin"), f"--steps={steps}", "--lr=1e-3", "--log", str(log)],
+    subprocess.run([tool(build, "cleave-run"), artifact, "--random-init", "--data", tokens,
+                    f"--steps={steps}", "--lr=1e-3", "--log", log],
                    check=True, stdout=subprocess.DEVNULL)
     return [json.loads(line)["loss"] for line in log.read_text().splitlines()
             if "loss" in json.loads(line)]
@@ -85,57 +114,97 @@ def copy_libraries(build, out):
             shutil.copy(os.path.realpath(words[2]), out / words[0])
 
 
+class Bundle:
+    """The folder that is made, by the binaries of `build`."""
+
+    def __init__(self, options):
+        self.options, self.out = options, pathlib.Path(options.out)
+        self.work = pathlib.Path(tempfile.mkdtemp())
+
+    def compile(self, model, artifact, *flags):
+        subprocess.run([tool(self.options.build, "cleave-compile"), model, *flags, "-o", artifact],
+                       check=True)
+
+    def compile_cuda(self, model, name, *flags):
+        self.compile(model, self.out / "cases" / f"{name}.so", *flags, "--target=cuda",
+                     f"--arch={self.options.arch}")
+
+    def add_case(self, case):
+        """The runs of a small model, with the losses of the processor."""
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
+        model, native = self.work / "model.mlir", self.work / "native.so"
+        write_model(model, case.model, case.sizes)
+        self.compile(model, native, *case.flags, "--threads=1")
+        self.compile_cuda(model, case.name, *case.flags)
+        facts = {"artifact": case.name, "ranks": case.ranks, "steps": self.options.steps,
+                 "losses": losses_of(self.options.build, native, self.out / "tokens.bin",
+                                     self.options.steps),
+                 "bound": 2e-4 if "16" not in " ".join(case.flags) else 2e-2}
+        return [{"name": name, "environment": environment, **facts}
+                for name, environment in (case.runs or {case.name: {}}).items()]
+
+    def add_gpt(self, prefix, name, sizes, batch, parts, residuals):
+        """Programs that train a GPT in bf16, one for each type of the residual stream, with what
+        the compiler states of them."""
+        model, report = self.work / "model.mlir", self.work / "report.json"
+        write_model(model, ["gpt", "--no-logits"], {**sizes, "batch": batch})
+        cases = []
+        for residual in residuals:
+            own = name if residual == "16bit" else f"{name}-{residual}"
+            print(f"{prefix} {own} ...", file=sys.stderr, flush=True)
+            self.compile_cuda(model, f"{prefix}-{own}", "--precision=bf16", "--clip=1",
+                              f"--micro-batches={parts}", f"--residual={residual}", "--report",
+                              report, f"--predict={self.options.predict}")
+            facts = json.loads(report.read_text())
+            cases.append({"name": own, "artifact": f"{prefix}-{own}", "residual": residual,
+                          **sizes, "batch": batch, "parts": parts,
+                          "arena": facts["plan"]["arena_bytes"],
+                          "outside": facts["plan"]["outside"],
+                          "prediction": facts["prediction"]})
+        return cases
+
+    def make(self):
+        """Returns the facts about it."""
+        options, out = self.options, self.out
+        shutil.rmtree(out, ignore_errors=True)
+        for folder in ("bin", "lib", "cases"):
+            (out / folder).mkdir(parents=True)
+        shutil.copy(tool(options.build, "cleave-run"), out / "bin")
+        shutil.copy(pathlib.Path(options.build) / "lib" / "libcleave_cuda.so", out / "lib")
+        copy_libraries(options.build, out / "lib")
+        for script in SCRIPTS:
+            shutil.copy(HERE / script, out)
+        write_tokens(out / "tokens.bin", 200_000, 512)
+        timed, losses = TIMED, LOSSES
+        if options.smoke:
+            timed = [("gpt2-tiny", TINY, 4, 2, ["16bit", "f32"])]
+            losses = [("gpt2-tiny", TINY, 4, 1, ["16bit"])]
+        cases = {
+            "test": [run for case in CASES if not options.smoke or case.name in QUICK
+                     for run in self.add_case(case)],
+            "bench": [own for case in timed for own in self.add_gpt("bench", *case)],
+            "loss": [own for case in losses for own in self.add_gpt("loss", *case)]}
+        (out / "cases.json").write_text(json.dumps(cases, indent=1))
+        size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        return {"bundle": str(out), "mib": round(size / 2**20, 1), "cases": len(cases["test"]),
+                "timed": len(cases["bench"]), "losses": len(cases["loss"])}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build")
     parser.add_argument("--arch", default="sm_90", help="the architecture of the GPU")
+    parser.add_argument("--predict", default="h100", help="the device whose estimates are kept, to "
+                        "be held against what is measured: h100, h200 or a100")
     parser.add_argument("--out", default="cuda-bundle", help="the folder to make")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--smoke", action="store_true", help="two cases, and a small one to time")
-    options = parser.parse_args()
-    out = pathlib.Path(options.out)
-    shutil.rmtree(out, ignore_errors=True)
-    for folder in ("bin", "lib", "cases"):
-        (out / folder).mkdir(parents=True)
-    shutil.copy(tool(options.build, "cleave-run"), out / "bin")
-    shutil.copy(pathlib.Path(options.build) / "lib" / "libcleave_cuda.so", out / "lib")
-    copy_libraries(options.build, out / "lib")
-    for script in ("run_bundle.py", "torch_gpt.py"):
-        shutil.copy(HERE / script, out)
-    write_tokens(out / "tokens.bin", 200_000, 512)
-    compiler = [tool(options.build, "cleave-compile")]
-    cases, timed = [], []
-    for name, family, flags, ranks in CASES[:9:8] if options.smoke else CASES:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        model, native = out / "model.mlir", out / "native.so"
-        write_model(model, family, SMALL)
-        subprocess.run([*compiler, model, *flags, "--threads=1", "-o", native], check=True)
-        subprocess.run([*compiler, model, *flags, "--target=cuda", f"--arch={options.arch}", "-o",
-                        out / "cases" / f"{name}.so"], check=True)
-        cases.append({"name": name, "ranks": ranks, "steps": options.steps,
-                      "losses": losses_of(options.build, native, out, options.steps),
-                      "bound": 2e-4 if "16" not in " ".join(flags) else 2e-2})
-        native.unlink()
-    sizes = [("gpt2-tiny", dict(hidden=64, layers=2, heads=2, seq=64), 4, 2)]
-    for name, shape, batch, parts in sizes if options.smoke else TIMED:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        model = out / "model.mlir"
-        vocab = 512 if options.smoke else 50304
-        write_model(model, ["gpt"], {**shape, "vocab": vocab, "batch": batch})
-        subprocess.run([*compiler, model, "--precision=bf16", "--clip=1",
-                        f"--micro-batches={parts}", "--target=cuda", f"--arch={options.arch}",
-                        "--report", out / "report.json", "-o", out / "cases" / f"{name}.so"],
-                       check=True)
-        memory = json.loads((out / "report.json").read_text())["plan"]
-        timed.append({"name": name, **shape, "vocab": vocab, "batch": batch, "parts": parts,
-                      "arena": memory["arena_bytes"], "outside": memory["outside"]})
-    for rest in ("model.mlir", "report.json", "log"):
-        (out / rest).unlink(missing_ok=True)
-    (out / "cases.json").write_text(json.dumps({"test": cases, "bench": timed}, indent=1))
-    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    print(json.dumps({"bundle": str(out), "mib": round(size / 2**20, 1), "cases": len(cases),
-                      "timed": len(timed)}))
+    parser.add_argument("--steps", type=int, default=20, help="of each small model")
+    parser.add_argument("--smoke", action="store_true", help="few cases, and small ones to time")
+    bundle = Bundle(parser.parse_args())
+    try:
+        print(json.dumps(bundle.make()))
+    finally:
+        shutil.rmtree(bundle.work, ignore_errors=True)
 
 
 if __name__ == "__main__":

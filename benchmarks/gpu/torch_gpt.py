@@ -69,6 +69,21 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+def initialize(model):
+    """Draws weights on the device: how fast products are depends on the numbers."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.02)
+
+
+def read_tokens(path, case):
+    """The tokens of one step, from a file of 16-bit integers."""
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    ids = torch.frombuffer(data, dtype=torch.uint16).long()
+    return ids.view(case["batch"], case["seq"]).to(DEVICE)
+
+
 def next_tokens(ids):
     """Labels of `ids`; the last position has none."""
     return F.pad(ids[:, 1:], (0, 1), value=-100)
@@ -179,7 +194,8 @@ class Trainer:
 def time_steps(options):
     case = options.case
     trainer = Trainer(case, options.mode, "bf16", options.residual, 3e-4)
-    ids = torch.randint(case["vocab"], (case["batch"], case["seq"]), device=DEVICE)
+    initialize(trainer.model)
+    ids = read_tokens(options.tokens, case)
     labels = next_tokens(ids)
     times = []
     for index in range(options.steps + WARM_UP):
@@ -204,10 +220,7 @@ def train(options):
     case = options.case
     trainer = Trainer(case, options.mode, options.precision, options.residual, options.rate)
     load(trainer.model, load_file(options.weights))
-    with open(options.tokens, "rb") as file:
-        data = bytearray(file.read())
-    ids = torch.frombuffer(data, dtype=torch.uint16).long().view(case["batch"], case["seq"])
-    ids = ids.to(DEVICE)
+    ids = read_tokens(options.tokens, case)
     labels = next_tokens(ids)
     losses = []
     for index in range(options.steps):
@@ -282,10 +295,10 @@ def main():
                                      help="the type of the residual stream"))
     weights = (["--weights"], dict(required=True, help="safetensors, with Cleave's names"))
     add("rates", measure_rates)
-    add("bench", time_steps, case, mode, steps, residual)
+    tokens = (["--tokens"], dict(required=True, help="those of one step, in 16 bits"))
+    add("bench", time_steps, case, mode, steps, residual, tokens)
     add("weights", write_weights, case, weights)
-    add("loss", train, case, mode, steps, residual, weights,
-        (["--tokens"], dict(required=True, help="16-bit tokens of one step")),
+    add("loss", train, case, mode, steps, residual, weights, tokens,
         (["--precision"], dict(choices=["f32", "bf16"], default="bf16")),
         (["--rate"], dict(type=float, default=3e-4)), (["--warmup"], dict(type=int, default=0)))
     options = parser.parse_args()

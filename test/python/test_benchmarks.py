@@ -3,15 +3,20 @@
 """Every benchmark and example runs to its end, as small as it can be, and prints its
 figures. The quick ones always, all with ``CLEAVE_TEST_ALL=1``."""
 
+import glob
 import json
 import math
 import os
 import pathlib
+import random
 import re
+import struct
 import subprocess
 import sys
+import time
 
 import pytest
+from safetensors.torch import load_file
 
 from cleave.testing.tools import tool
 from proofs import ALL
@@ -135,21 +140,159 @@ def test_communicator():
 FAKE = BUILD / "fake_cuda"
 
 
+GPU = ROOT / "benchmarks" / "gpu"
+#: As cases of a bundle: sizes, samples and micro-batches of a step.
+TINY = {"hidden": 64, "layers": 2, "heads": 2, "seq": 32, "vocab": 128, "batch": 4, "parts": 2}
+
+
 @full
 @pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists(), reason="needs the stand-in of a GPU")
 def test_cuda_bundle(tmp_path, monkeypatch):
     """On the stand-in, whose times mean nothing."""
     monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
     monkeypatch.setenv("CLEAVE_FAKE_MEMORY", str(8 << 30))
+    monkeypatch.setenv("CLEAVE_TUNING", "off")
     (made,) = figures(run("benchmarks/gpu/bundle.py", "--steps=3", "--out", tmp_path / "bundle"))
-    assert made["mib"] < 64 and made["cases"] == 2
-    for part, count in (("test", 4), ("bench", 5)):
-        said = subprocess.run([sys.executable, tmp_path / "bundle" / "run_bundle.py", part,
-                               "--steps=2"], text=True, capture_output=True, timeout=600)
+    assert made["mib"] < 64
+    assert [made[part] for part in ("cases", "timed", "losses")] == [4, 2, 1]
+    names = ["gpt-f32", "gpt-zero2", "gpt-bf16-d64-kernels"]
+    if library := cudnn():
+        monkeypatch.setenv("CLEAVE_FAKE_CUDNN", library)
+        monkeypatch.setenv("CLEAVE_FAKE_CUDNN_DEVICE", str(
+            ROOT / "test" / "fake_cuda" / "devices" / "h200.json"))
+        names.append("gpt-bf16-d64-cudnn")
+
+    def go(*flags):
+        said = subprocess.run([sys.executable, tmp_path / "bundle" / "run_bundle.py", *flags],
+                              text=True, capture_output=True, timeout=900)
         assert said.returncode == 0, said.stdout + said.stderr
-        lines = [json.loads(line) for line in said.stdout.splitlines()]
-        assert len(lines) >= count and not any("failed" in line and line["failed"]
-                                               for line in lines), lines
+        return figures(said.stdout)
+
+    lines = go("test", "--only", ",".join(names))
+    assert [line["case"] for line in lines if line.get("passed")] == names
+    lines = go("bench", "--steps=2", "--modes=eager", "--out", str(tmp_path / "results"))
+    assert not any("failed" in line for line in lines), lines
+    ratios = [line for line in lines if "time_ratio" in line]
+    assert [line["model"] for line in ratios] == ["gpt2-tiny", "gpt2-tiny-f32"]
+    kinds = {line["kind"] for line in lines if line.get("commands")}
+    assert len(kinds) >= 3 and all(line["ms"] > 0 for line in lines if line.get("commands"))
+    kept = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in kept] == lines
+    lines = go("loss", "--steps=6", "--modes=eager")
+    assert [line["loss"] for line in lines if "rms" in line] == [
+        "torch f32", "cleave bf16, residual 16bit", "torch bf16, residual f32",
+        "torch bf16, residual 16bit"]
+    assert lines[-1]["passed"]
+    # Without time nothing runs, and all is said to be skipped.
+    lines = go("bench", "--limit=1", "--modes=eager")
+    assert len([line for line in lines if "skipped" in line]) == 5 and len(lines) == 6
+
+
+def cudnn():
+    """NVIDIA's, behind the stand-in."""
+    found = os.environ.get("CLEAVE_FAKE_CUDNN") or next(
+        (path for place in sys.path for path in glob.glob(
+            os.path.join(place, "nvidia", "cudnn", "lib", "libcudnn.so.9"))), None)
+    return found
+
+
+def test_torch_gpt_trains_as_cleave(tmp_path):
+    """The model that is timed and compared on a GPU computes the same losses as Cleave, from the
+    same weights, on the same tokens."""
+    case, steps = json.dumps(TINY), 6
+    sizes = [f"--{name}={value}" for name, value in TINY.items() if name != "parts"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+
+    def go(*command):
+        result = subprocess.run([str(word) for word in command], text=True, capture_output=True,
+                                timeout=300, env=environment)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    script = GPU / "torch_gpt.py"
+    weights, tokens, log = (tmp_path / name for name in ("own.safetensors", "tokens.bin", "log"))
+    go(sys.executable, script, "weights", case, "--weights", weights)
+    draw = random.Random(1)
+    tokens.write_bytes(struct.pack("<128H", *draw.choices(range(TINY["vocab"]), k=128)))
+    schedule = ["--steps", steps, "--warmup=2"]
+    (theirs,) = figures(go(sys.executable, script, "loss", case, "--mode=eager", "--precision=f32",
+                           "--weights", weights, "--tokens", tokens, "--rate=1e-2", *schedule))
+    go(sys.executable, "-m", "cleave.models", "gpt", *sizes, "--no-logits", "--weights",
+       tmp_path / "cleave.safetensors", "-o", tmp_path / "gpt.mlir")
+    go(tool("cleave-compile"), tmp_path / "gpt.mlir", "--clip=1", "--micro-batches=2",
+       "--threads=1", "-o", tmp_path / "gpt.so")
+    go(tool("cleave-run"), tmp_path / "gpt.so", "--weights", weights, "--data", tokens, "--lr=1e-2",
+       "--lr-schedule=constant", "--log", log, *schedule)
+    ours = [json.loads(line)["loss"] for line in log.read_text().splitlines()]
+    assert len(ours) == steps and ours[-1] < ours[0] - 0.5
+    assert ours == pytest.approx(theirs["losses"], rel=1e-5)
+    # The weights are drawn as those of cleave.models.
+    drawn, known = load_file(weights), load_file(tmp_path / "cleave.safetensors")
+    assert drawn.keys() == known.keys()
+    for name, weight in known.items():
+        assert drawn[name].shape == weight.shape
+        assert float(drawn[name].std()) == pytest.approx(float(weight.std()), rel=0.1), name
+
+
+@pytest.fixture
+def gpu_modules(monkeypatch):
+    monkeypatch.syspath_prepend(str(GPU))
+
+
+def test_rates_of_kernels(gpu_modules, tmp_path):
+    import kernel_rates
+
+    def event(name, cat, ts, dur):
+        return {"name": name, "cat": cat, "ph": "X", "ts": ts, "dur": dur}
+
+    def command(label, kind, count, size, seconds):
+        return {"label": label, "kind": kind, "count": count, "launches": count, "operations": 2e9,
+                "bytes": size, "seconds": seconds}
+
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [
+        event("traced step 1", "step", 0, 90), event("add a.py:1", "row-wise", 1, 80),
+        event("traced step 2", "step", 100, 90), event("F0", "forward", 100, 50),
+        event("add a.py:1", "row-wise", 101, 10), event("add a.py:1", "row-wise", 111, 30),
+        event("contract a.py:2", "contraction", 141, 20),
+        event("adamw m.mlir:3", "optimizer", 161, 6), event("adamw m.mlir:4", "optimizer", 167, 4),
+        event("copy a.py:9", "row-wise", 171, 5)]}))
+    measured = kernel_rates.last_step(trace)
+    assert measured["add a.py:1", "kernels"] == [2, 40]
+    joined, rest = kernel_rates.join(measured, [
+        command("add a.py:1", "kernels over rows", 1, 1e8, 3e-5),
+        command("add a.py:1", "kernels over elements", 1, 1e8, 1e-5),
+        command("contract a.py:2", "products of 16 bits", 1, 1e6, 1e-5),
+        command("adamw m.mlir:3", "kernels over elements", 1, 7e7, 5e-6),
+        command("adamw m.mlir:4", "kernels over elements", 1, 7e7, 5e-6),
+        command("fill a.py:7", "copies", 1, 1e6, 2e-6)])
+    assert rest == {"unlisted_us": 5, "unseen_s": 2e-6}
+    rows = kernel_rates.by_label(joined, 28e12)
+    assert [(row["label"], row["count"], row["us_each"]) for row in rows] == [
+        ("add a.py:1", 1, 30), ("add a.py:1", 1, 10), ("adamw", 2, 5)]
+    # 70 MB in 5 us.
+    assert rows[2]["gb_per_s"] == pytest.approx(14e3)
+    assert rows[2]["share_of_copy"] == pytest.approx(0.5)
+    kinds = {row["kind"]: row for row in kernel_rates.by_kind(joined)}
+    assert kinds["kernels over elements"]["ms"] == pytest.approx(0.02)
+    assert kinds["kernels over elements"]["predicted_ms"] == pytest.approx(0.02)
+    assert kinds["products of 16 bits"]["tflops"] == pytest.approx(100)
+    classes = kernel_rates.by_class(measured, [{"kind": "products of 16 bits", "seconds": 1e-5},
+                                               {"kind": "copies", "seconds": 11e-6}])
+    assert [(row["kind"], row["commands"], row["ratio"]) for row in classes] == [
+        ("kernels", 5, pytest.approx(5)), ("products", 1, pytest.approx(2))]
+
+
+def test_watch_of_memory(gpu_modules):
+    import device_memory
+
+    used = iter([100, 150, 400, 130])
+    with device_memory.MemoryWatch(lambda: next(used, 130), interval=0.001) as watch:
+        time.sleep(0.1)
+    assert watch.peak == 300
+    with device_memory.MemoryWatch(None) as watch:
+        pass
+    assert watch.peak is None
 
 
 @full
