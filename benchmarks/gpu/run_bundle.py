@@ -75,6 +75,7 @@ class Run:
         self.skipped = []
         self.used = device_memory.by_nvml() or device_memory.by_command()
         self.lines = open(folder / "results.jsonl", "w")
+        (folder / "tables.txt").unlink(missing_ok=True)
 
     def left(self):
         """Seconds."""
@@ -85,6 +86,13 @@ class Run:
         line = json.dumps(facts)
         print(line, flush=True)
         print(line, file=self.lines, flush=True)
+
+    def table(self, title, heads, rows):
+        """Printed, and kept in the folder of results."""
+        text = aligned(title, heads, rows)
+        print(text, flush=True)
+        with open(self.folder / "tables.txt", "a") as file:
+            print(text, file=file)
 
     def note(self, text):
         """Progress."""
@@ -166,8 +174,8 @@ def machine():
         return "no nvidia-smi"
 
 
-def table(title, heads, rows):
-    """Prints columns; the first is text, and numbers have few digits. None is a dash."""
+def aligned(title, heads, rows):
+    """Columns as text; the first is left-aligned, numbers have few digits, and None is a dash."""
     def text(value):
         if value is None:
             return "-"
@@ -178,10 +186,10 @@ def table(title, heads, rows):
 
     lines = [list(heads)] + [[text(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    print(f"\n{title}")
-    for line in lines:
-        print("  " + "  ".join(cell.rjust(width) if i else cell.ljust(width)
-                               for i, (cell, width) in enumerate(zip(line, widths))).rstrip())
+    return "\n".join([f"\n{title}"] + [
+        "  " + "  ".join(cell.rjust(width) if i else cell.ljust(width)
+                         for i, (cell, width) in enumerate(zip(line, widths))).rstrip()
+        for line in lines])
 
 
 def ratio(a, b):
@@ -215,7 +223,7 @@ def test(run, cases):
         (run.say if passed else run.fail)(passed=passed, **facts)
         rows.append([case["name"], "passed" if passed else "FAILED", difference, case["bound"]])
     run.say(tests=len(rows), failed=run.failed, skipped=len(run.skipped))
-    table("losses beside the processor's", ["case", "", "difference", "bound"], rows)
+    run.table("losses beside the processor's", ["case", "", "difference", "bound"], rows)
 
 
 # bench --------------------------------------------------------------------------------
@@ -362,9 +370,9 @@ def tables(run, cases, rates, ours, theirs):
         return None if value is None else value / GIB
 
     if rates:
-        table("this machine", ["", "reached"],
-              [["copies, GB/s", rates["copy_gb_per_s"]],
-               ["bf16 product, TFLOP/s", rates["product_tflops"]]])
+        run.table("this machine", ["", "reached"],
+                  [["copies, GB/s", rates["copy_gb_per_s"]],
+                   ["bf16 product, TFLOP/s", rates["product_tflops"]]])
     times, memory = [], []
     for case in cases:
         own = ours.get(case["name"])
@@ -385,21 +393,24 @@ def tables(run, cases, rates, ours, theirs):
             memory.append([label, gib(facts["allocated"]), gib(facts["reserved"]),
                            gib(facts["used"]), None, both.get("planned_by_allocated"),
                            both.get("used_by_used")])
-    table("steps; x: Cleave's ms by its ms", ["model", "ms", "MFU %", "tokens/s", "x"], times)
-    table("memory in GiB; x: Cleave's by PyTorch's, planned by allocated and used by used",
-          ["model", "planned/allocated", "reserved", "used", "unexplained", "x", "x used"], memory)
+    run.table("steps; x: Cleave's ms by its ms", ["model", "ms", "MFU %", "tokens/s", "x"], times)
+    run.table("memory in GiB; x: Cleave's by PyTorch's, planned by allocated and used by used",
+              ["model", "planned/allocated", "reserved", "used", "unexplained", "x", "x used"],
+              memory)
     for case in cases:
         own = ours.get(case["name"]) or {}
         if own.get("kinds"):
-            table(f"{case['name']}: ms of commands, measured one by one, and predicted",
-                  ["kind", "commands", "ms", "predicted", "ratio", "GB/s", "TFLOP/s"],
-                  [[row["kind"], row["commands"], row["ms"], row["predicted_ms"], row["ratio"],
-                    row.get("gb_per_s"), row.get("tflops") or None] for row in own["kinds"]])
+            run.table(f"{case['name']}: ms of commands, measured one by one, and predicted",
+                      ["kind", "commands", "ms", "predicted", "ratio", "GB/s", "TFLOP/s"],
+                      [[row["kind"], row["commands"], row["ms"], row["predicted_ms"],
+                        row["ratio"], row.get("gb_per_s"), row.get("tflops") or None]
+                       for row in own["kinds"]])
         if own.get("labels"):
-            table(f"{case['name']}: commands that move more than {run.options.least_mb:g} MB each",
-                  ["label", "count", "us", "MB", "GB/s", "of copies"],
-                  [[row["label"], row["count"], row["us_each"], row["mb_each"], row["gb_per_s"],
-                    row["share_of_copy"]] for row in own["labels"]])
+            least = run.options.least_mb
+            run.table(f"{case['name']}: commands that move more than {least:g} MB each",
+                      ["label", "count", "us", "MB", "GB/s", "of copies"],
+                      [[row["label"], row["count"], row["us_each"], row["mb_each"],
+                        row["gb_per_s"], row["share_of_copy"]] for row in own["labels"]])
 
 
 # loss ---------------------------------------------------------------------------------
@@ -425,9 +436,15 @@ def distance(losses, exact):
 
 
 def loss(run, cases):
+    # Weights are large, and not kept with the results.
+    with tempfile.TemporaryDirectory() as folder:
+        compare_losses(run, cases, pathlib.Path(folder) / "weights.safetensors")
+
+
+def compare_losses(run, cases, weights):
     case, steps = cases[0], run.options.steps
     warmup = min(10, steps // 3)
-    weights, tokens = run.folder / "weights.safetensors", run.folder / "chain.bin"
+    tokens = run.folder / "chain.bin"
     # All tokens are in each step, whatever their order.
     write_chain(tokens, case["batch"] * case["seq"], case["vocab"])
     run.note("weights ...")
@@ -493,8 +510,8 @@ def loss(run, cases):
                                           ratio=ratio(a, b), bound=LOSS_BOUND)
     else:
         run.fail(passed=False, why="not all that is compared has run")
-    table("losses; rms and largest difference from f32",
-          ["", *[f"step {step}" for step in shown], "rms", "largest"], rows)
+    run.table("losses; rms and largest difference from f32",
+              ["", *[f"step {step}" for step in shown], "rms", "largest"], rows)
 
 
 # --------------------------------------------------------------------------------------
@@ -531,7 +548,8 @@ def main():
         "first, of which the last gives the rates of kernels; 0: none (default: %(default)s)")
     add("--least-mb", type=float, default=64, metavar="MB", help="bench: the rates of commands "
         "that move more are printed (default: %(default)g)")
-    add("--out", metavar="FOLDER", help="keep results (results.jsonl), logs and traces there")
+    add("--out", metavar="FOLDER", help="keep results (results.jsonl, tables.txt), logs and "
+        "traces there")
     options = parser.parse_args()
     everything = json.loads((HERE / "cases.json").read_text())
     cases = choose(everything[options.part], options.only)
