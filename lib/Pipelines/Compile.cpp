@@ -66,15 +66,20 @@ static LogicalResult runPhase(ModuleOp module, Phase phase,
   return success();
 }
 
-LogicalResult
-cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
-                  const std::function<void(Phase, ModuleOp)> &after) {
-  CompileOptions own = options;
+void cleave::settleTarget(CompileOptions &own) {
   if (own.target == "cuda") {
     own.phases.processors = processorsOf(own.architecture);
     own.phases.products8 = multipliesFloat8(own.architecture);
   }
-  own.phases.wideAttention = options.target == "cpu";
+  own.phases.wideAttention = own.target == "cpu";
+  own.phases.recompute = own.phases.recomputePolicy().str();
+}
+
+LogicalResult
+cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
+                  const std::function<void(Phase, ModuleOp)> &after) {
+  CompileOptions own = options;
+  settleTarget(own);
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

@@ -47,7 +47,9 @@ class Fitter {
 public:
   Fitter(ModuleOp model, const CompileOptions &options,
          const FitQuestion &question)
-      : model(model), options(options), question(question) {}
+      : model(model), options(options), question(question) {
+    settleTarget(this->options);
+  }
 
   FailureOr<json::Object> run();
 
@@ -62,7 +64,7 @@ private:
   std::vector<std::string> advise(const Trial &smallest) const;
 
   ModuleOp model;
-  const CompileOptions &options;
+  CompileOptions options;
   FitQuestion question;
   /// The samples of all inputs, or their greatest common divisor; 0 if none
   /// has samples.

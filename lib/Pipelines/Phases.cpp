@@ -285,12 +285,12 @@ void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
 
 void cleave::addRecompute(OpPassManager &passes, const PhaseOptions &options) {
   pipe::RecomputeOptions recompute;
-  recompute.policy = options.recompute;
+  recompute.policy = options.recomputePolicy().str();
   recompute.machine = options.machine;
   passes.addPass(pipe::createRecompute(recompute));
   // Not from parameters that would have to be fetched again. What becomes
   // several steps (an asynchronous schedule) has several micro-batches.
-  if (options.recompute != "none" && options.microBatches == 1 &&
+  if (options.recomputePolicy() != "none" && options.microBatches == 1 &&
       !StringRef(options.offload).contains("masters"))
     passes.addPass(pipe::createRemakeCopies());
   if (options.savePrecision != "f32") {

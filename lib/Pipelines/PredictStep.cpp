@@ -160,16 +160,18 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
   double memory = rates->memory * memoryShare;
   int64_t shared = sharedBytesOf(rates->architecture);
   llvm::MapVector<StringRef, Sums> kinds;
+  llvm::MapVector<std::pair<StringRef, StringRef>, Sums> labels;
   auto add = [&](const Command &command, StringRef kind, double operations,
                  double rate, double bytes) {
     int64_t launches = launchesOf(command);
-    Sums &sums = kinds[kind];
-    sums.commands += 1;
-    sums.launches += launches;
-    sums.operations += operations;
-    sums.bytes += bytes;
-    sums.seconds += std::max(launches * launchSeconds,
-                             std::max(operations / rate, bytes / memory));
+    for (Sums *sums : {&kinds[kind], &labels[{command.label, kind}]}) {
+      sums->commands += 1;
+      sums->launches += launches;
+      sums->operations += operations;
+      sums->bytes += bytes;
+      sums->seconds += std::max(launches * launchSeconds,
+                                std::max(operations / rate, bytes / memory));
+    }
   };
   auto addCommand = [&](const Command &c) {
     double operations = static_cast<double>(c.flops);
@@ -263,6 +265,15 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
                                 {"bytes", sums.bytes},
                                 {"seconds", sums.seconds}});
   }
+  json::Array commands;
+  for (auto &[key, sums] : labels)
+    commands.push_back(json::Object{{"label", key.first},
+                                    {"kind", key.second},
+                                    {"count", sums.commands},
+                                    {"launches", sums.launches},
+                                    {"operations", sums.operations},
+                                    {"bytes", sums.bytes},
+                                    {"seconds", sums.seconds}});
   return json::Object{
       {"device", device},
       {"estimate", true},
@@ -278,7 +289,8 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
       {"launches", all.launches},
       {"seconds", all.seconds},
       {"bytes_outside", outside},
-      {"kinds", std::move(rows)}};
+      {"kinds", std::move(rows)},
+      {"commands", std::move(commands)}};
 }
 
 std::vector<std::string>

@@ -179,7 +179,7 @@ def compile(
             of an attention that is not one op (arXiv 2205.05198). "full": all of each
             block, from its input. "regions": all of what the model runs in
             `torch.utils.checkpoint`, from its inputs. Several with commas, by default
-            "free,regions". A policy for each block, "3 full; 5 free; none".
+            "free,regions", on a GPU "regions". A policy for each block, "3 full; 5 free; none".
             "auto" (the default with a limit): for each block, the least time by
             estimates within the limit.
         memory_limit: the most bytes that a device may need: its arena, and what the

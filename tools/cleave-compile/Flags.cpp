@@ -79,6 +79,7 @@ static std::string checkScheduleFlags(const Flags &flags) {
   if (flags.recompute.getNumOccurrences() && !flags.recomputeFile.empty())
     return "--recompute and --recompute-file exclude each other";
   if (std::string error; flags.recompute != "auto" &&
+                         flags.recompute.getNumOccurrences() &&
                          !pipe::RecomputePolicy::parse(flags.recompute, error))
     return "--recompute: " + error;
   if (flags.maxStaleness.getNumOccurrences() && flags.maxStaleness < 0)

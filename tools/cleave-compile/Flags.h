@@ -284,19 +284,17 @@ struct Flags {
       cl::desc("on, the default: attention is one op, which holds no scores; "
                "off: it is products and a softmax, whose results are tensors")};
   cl::opt<std::string> recompute{
-      "recompute", cl::init("free,regions"), cl::cat(training),
+      "recompute", cl::init("default"), cl::cat(training),
       cl::value_desc("policy"),
       cl::desc(
           "What backward computes again instead of saving it. none; free: "
           "element-wise and row-wise ops; selective: the core of an attention "
-          "that is not one op (arXiv 2205.05198); full: all of each block, "
-          "from "
+          "that is not one op (arXiv 2205.05198); full: all of each block, from "
           "its input; regions: all of what the model runs in "
           "torch.utils.checkpoint; several with commas, by default "
-          "free,regions; a "
-          "policy for each block, as '3 full; 5 free; none'; or auto: by "
-          "blocks, "
-          "the least time within --memory-limit. Results have the same bits")};
+          "free,regions, and regions with --target cuda; a policy for each "
+          "block, as '3 full; 5 free; none'; or auto: by blocks, the least time "
+          "within --memory-limit. Results have the same bits")};
   cl::opt<std::string> recomputeFile{
       "recompute-file", cl::cat(training), cl::value_desc("file"),
       cl::desc("Instead of --recompute, a file with a policy for each block; "

@@ -72,6 +72,10 @@ llvm::LogicalResult
 annotateParameters(mlir::ModuleOp module,
                    const std::map<std::string, ParameterOptions> &parameters);
 
+/// Decides what follows from the target, and `own.phases.recompute` where it is
+/// "default".
+void settleTarget(CompileOptions &own);
+
 /// Takes `module` from the model phase to `last`, one phase after another;
 /// calls `after` (which may be null) when each is reached.
 llvm::LogicalResult

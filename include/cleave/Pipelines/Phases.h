@@ -111,8 +111,15 @@ struct PhaseOptions {
   /// Whether attention stays one op; otherwise it is products and a softmax.
   bool fusedAttention = true;
   /// What backward recomputes; see pipe/Transforms/RecomputePolicy.h. "auto" is
-  /// replaced before the scheduled phase; see ChooseRecompute.h.
-  std::string recompute = "free,regions";
+  /// replaced before the scheduled phase; see ChooseRecompute.h. "default" is,
+  /// besides regions, what is free: nothing on a GPU, where a product that is
+  /// kept with what is taken of it costs less than a kernel.
+  std::string recompute = "default";
+  llvm::StringRef recomputePolicy() const {
+    if (recompute != "default")
+      return recompute;
+    return processors > 0 ? "regions" : "free,regions";
+  }
   /// The type in which forward saves floats for backward: "f32", or "bf16",
   /// "fp16" or "fp8" (--pipe-narrow-saves).
   std::string savePrecision = "f32";

@@ -25,8 +25,11 @@ llvm::ArrayRef<llvm::StringRef> predictedDevices();
 ///  "seconds": x, "bytes_outside": x,
 ///  "rates": {"memory_bytes": x, ...},
 ///  "kinds": [{"kind": "products of bf16", "commands": n, "launches": n,
-///    "operations": x, "bytes": x, "seconds": x}, ...]}
+///    "operations": x, "bytes": x, "seconds": x}, ...],
+///  "commands": [{"label": "add_3 model.py:7", "kind": "...", "count": n,
+///    "launches": n, "operations": x, "bytes": x, "seconds": x}, ...]}
 /// ```
+/// `commands` sums up those of one label and kind, as a trace has labels.
 /// `bytes_outside` are those of all kinds but contractions and attention.
 /// Collectives are not counted. `module` has the kernels.
 llvm::json::Object predictStep(mlir::ModuleOp module,

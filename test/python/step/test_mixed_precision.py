@@ -97,6 +97,61 @@ def test_layouts_agree(options, plain):
     assert found == pytest.approx(plain[own], rel=3e-4)
 
 
+class Bigram(torch.nn.Module):
+    """Logits are the products of two rows, so that PyTorch says what each rounding does."""
+
+    def __init__(self, bias):
+        super().__init__()
+        torch.manual_seed(1)
+        self.rows = torch.nn.Embedding(SIZE["vocab"], 16)
+        self.head = torch.nn.Linear(16, SIZE["vocab"], bias=bias)
+
+    def forward(self, input_ids, labels):
+        logits = self.head(self.rows(input_ids))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("sums", ["f32", "16bit"])
+@pytest.mark.parametrize("rows", [None, 48])
+def test_logits_are_rounded_as_products_are(bias, sums, rows):
+    """Loss and gradients (of SGD at rate 1) with logits in f32, or rounded as PyTorch rounds them."""
+    own = Bigram(bias)
+    names = [name for name, _ in own.named_parameters()]
+    before = {name: value.detach().clone() for name, value in own.named_parameters()}
+    more = {} if rows is None else dict(max_logits_bytes=4 * SIZE["vocab"] * rows)
+    step = cleave.compile(own, batch(), optimizer=cleave.SGD(lr=1.0), check="off", threads=1,
+                          precision="bf16", activation_reduction=sums, **more)
+    loss = float(step(**batch()))
+
+    def round16(x):
+        return x.bfloat16().to(x.dtype)
+
+    ids = batch()["input_ids"]
+    x = round16(before["rows.weight"].double())[ids].requires_grad_()
+    w = round16(before["head.weight"].double()).requires_grad_()
+    b = before["head.bias"].double().requires_grad_() if bias else 0.0
+    logits = x @ w.T + b
+    # A rounding passes gradients on.
+    seen = logits + (round16(logits) - logits).detach() if sums == "16bit" else logits
+    wanted = torch.nn.functional.cross_entropy(seen.flatten(0, 1), ids.flatten())
+    wanted.backward()
+    wanted = float(wanted.detach())
+    assert loss == pytest.approx(wanted, rel=1e-6)
+    other = logits if sums == "16bit" else round16(logits)
+    apart = float(torch.nn.functional.cross_entropy(other.detach().flatten(0, 1), ids.flatten()))
+    assert abs(loss - wanted) < abs(loss - apart) / 4
+    after = step.state_dict()
+    table = torch.zeros_like(before["rows.weight"], dtype=torch.double).index_add_(
+        0, ids.flatten(), x.grad.flatten(0, 1))
+    gradients = {"rows.weight": table, "head.weight": w.grad} | ({"head.bias": b.grad} if bias else {})
+    for name in names:
+        change = before[name].double() - after[name].double()
+        scale = gradients[name].abs().max()
+        # Gradients of logits are rounded to 16 bits, and those of rows too.
+        assert (change - gradients[name]).abs().max() <= 1e-2 * scale, name
+
+
 def test_deterministic_steps_have_the_same_bits():
     one, two = (losses(compiled(model(), precision="bf16", deterministic=4, mesh=mesh), 4)
                 for mesh in ({"dp": 1}, {"dp": 2}))

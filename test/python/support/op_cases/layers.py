@@ -103,6 +103,9 @@ def head_loss(d):
     x, w = d.param(rows + [inner]), d.param([classes, inner])
     b = d.param([classes]) if d.flag() else None
     attributes = {"ignore_index": ignore, "label_smoothing": smoothing}
+    # Rounds to the input's type, which is no rounding of f32.
+    if d.flag():
+        attributes["narrow_logits"] = True
     d.observe(d.op("head_loss", [x, w, b, targets, None], compute, attributes, segments=True))
 
 

@@ -303,8 +303,8 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   kernel.setGroups(groupsOnDevice(kernel, processors));
   if (!kernel.hasApartColumns() && kernel.getGroups() < 2 * processors)
     kernel.setTeams(teamsOnDevice(kernel, 2 * half));
-  kernel.setTeams(std::clamp<int64_t>(rows / kernel.getGroups(), 1,
-                                      kernel.getTeams()));
+  kernel.setTeams(
+      std::clamp<int64_t>(rows / kernel.getGroups(), 1, kernel.getTeams()));
 }
 
 //===----------------------------------------------------------------------===//
