@@ -51,10 +51,10 @@ exec.kernel @unaligned map [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768
 // CHECK-NEXT: const int c = (k * 128 + int(threadIdx.x)) * 4;
 // CHECK-NEXT: if (c < 768) {
 // CHECK-NEXT: loadVector<16>(row0[k], in0 + row * 768 + c);
-// CHECK: reduceAll<128>(v{{[0-9]+}}, Max())
+// CHECK: reduceAll<128>(v{{[0-9]+}}, Max(), turn)
 // CHECK: = row0[k][j];
 // CHECK: kept0[k][j] = v
-// CHECK: reduceAll<128>(v{{[0-9]+}}, Sum())
+// CHECK: reduceAll<128>(v{{[0-9]+}}, Sum(), turn)
 exec.kernel @softmax row [4, 768] (%x: tensor<4x768xf32>) -> (%y: tensor<4x768xf32>)
     attributes {vector = 4 : i64, threads = 128 : i64, alignment = array<i64: 16, 16>} {
   %max = exec.pass -> f32 {

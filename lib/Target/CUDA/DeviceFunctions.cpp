@@ -62,10 +62,25 @@ struct Min {
   }
 };
 
+// Waits for the threads of one's team. Other teams go on.
+template <int Threads, int Teams> __device__ __forceinline__ void waitForTeam() {
+#ifdef __CUDACC__
+  if constexpr (Teams > 1)
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + int(threadIdx.x) / Threads),
+                 "n"(Threads)
+                 : "memory");
+  else
+    __syncthreads();
+#else
+  __syncthreads();
+#endif
+}
+
 // Combines each of `x` over the threads of each team of the block, in a fixed
-// order; all of them get the results.
+// order; all of them get the results. Calls take two memories by turns: who
+// waits in one has read what the last one left.
 template <int Threads, int Teams = 1, class T, int N, class Op>
-__device__ __forceinline__ void reduceAll(T (&x)[N], Op op) {
+__device__ __forceinline__ void reduceAll(T (&x)[N], Op op, int &turn) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
 #pragma unroll
@@ -73,28 +88,28 @@ __device__ __forceinline__ void reduceAll(T (&x)[N], Op op) {
       x[i] = op(x[i], (T)__shfl_xor_sync(0xffffffffu, x[i], step));
   if constexpr (Threads > 32) {
     constexpr int warps = Threads / 32;
-    __shared__ T partial[N][Teams * warps];
+    __shared__ T partial[2][N][Teams * warps];
     const int first = Teams == 1 ? 0 : int(threadIdx.x) / Threads * warps;
     if (threadIdx.x % 32 == 0)
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        partial[i][threadIdx.x / 32] = x[i];
-    __syncthreads();
+        partial[turn][i][threadIdx.x / 32] = x[i];
+    waitForTeam<Threads, Teams>();
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      x[i] = partial[i][first];
+      x[i] = partial[turn][i][first];
 #pragma unroll
       for (int warp = 1; warp < warps; ++warp)
-        x[i] = op(x[i], partial[i][first + warp]);
+        x[i] = op(x[i], partial[turn][i][first + warp]);
     }
-    __syncthreads();
+    turn ^= 1;
   }
 }
 
 template <int Threads, int Teams = 1, class T, class Op>
-__device__ __forceinline__ T reduceBlock(T x, Op op) {
+__device__ __forceinline__ T reduceBlock(T x, Op op, int &turn) {
   T all[1] = {x};
-  reduceAll<Threads, Teams>(all, op);
+  reduceAll<Threads, Teams>(all, op, turn);
   return all[0];
 }
 

@@ -213,6 +213,9 @@ void KernelPrinter::holdRows(int64_t registers) {
       if (!isa<BlockArgument>(memory) || !map.isFunctionOfDim(1) ||
           !isOfRow(indices))
         return;
+      // What all rows of a block read alike is near, and registers are few.
+      if (kernel.accumulates() && !map.isFunctionOfDim(0) && indices.empty())
+        return;
       if (Held *known = findHeld(memory, map, indices))
         known->used |= read && known->firstPass != pass;
       else
@@ -278,10 +281,10 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   os << "extern \"C\" __global__ void __launch_bounds__(" << block;
   // ptxas would rather spill than use more registers than a full
   // multiprocessor has; kernels over rows use about a hundred, and those that
-  // accumulate, which wait more, less, so that there are several blocks.
+  // accumulate, which wait more, no more than that.
   if (!flat)
     os << ", "
-       << std::max<int64_t>(1, (kernel.accumulates() ? 800 : 480) / block);
+       << std::max<int64_t>(1, (kernel.accumulates() ? 640 : 480) / block);
   os << ")\n" << symbol << "(";
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {
@@ -474,7 +477,7 @@ void KernelPrinter::printPassResults(PassOp pass) {
                                      }),
                      ", ")
        << "};\nreduceAll<" << rowShape() << ">(" << id << ", " << nameOf(kind)
-       << "());\n";
+       << "(), turn);\n";
     for (auto [at, i] : llvm::enumerate(numbers))
       names[pass.getResult(i)] = id + "[" + std::to_string(at) + "]";
   }
@@ -521,10 +524,10 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
   printColumnLoop([&] { (void)printColumns(pass.getBody().front()); });
   softmaxSum.clear();
   os << "const float " << found.most << " = reduceBlock<" << rowShape() << ">("
-     << most << ", Max());\n";
+     << most << ", Max(), turn);\n";
   os << "const float " << found.sum << " = reduceBlock<" << rowShape() << ">("
      << sum << " * " << exponential() << "(" << most << " - " << found.most
-     << "), Sum());\n";
+     << "), Sum(), turn);\n";
   names[pass.getResult(0)] = found.most;
   softmaxes.push_back(found);
   return true;
@@ -670,6 +673,8 @@ LogicalResult KernelPrinter::printRows() {
     at += ceilDiv(type.getNumElements() * byteSize(type.getElementType()), 16) *
           16;
   }
+  // Of the memories of reductions.
+  os << "[[maybe_unused]] int turn = 0;\n";
   if (!groups) {
     os << "const int row = blockIdx.x;\n";
     if (failed(printRow()))

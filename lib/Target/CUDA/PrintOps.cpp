@@ -608,6 +608,8 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
     return success();
   }
   if (auto number = dyn_cast<IndexOp>(op)) {
+    // Comparisons with it may have no use of the name.
+    os << "[[maybe_unused]] ";
     define(number.getValue(), offset(number.getMap(), {}, column));
     return success();
   }

@@ -42,7 +42,7 @@ func.func @few_rows(%g: tensor<8x50256xf32>, %y: tensor<8x50256xf32>)
 // CHECK-LABEL: func.func @many_rows
 // CHECK: exec.launch @softmax_grad_reduce(
 // CHECK: exec.kernel @softmax_grad_reduce column [1576, 768]
-// CHECK-SAME: groups = 108 : i64, teams = 4 : i64, threads = 192 : i64
+// CHECK-SAME: groups = 108 : i64, teams = 3 : i64, threads = 192 : i64
 func.func @many_rows(%g: tensor<1576x768xf32>, %y: tensor<1576x768xf32>)
     -> (tensor<1576x768xf32>, tensor<768xf32>) {
   %0 = graph.softmax_grad %g, %y : (tensor<1576x768xf32>, tensor<1576x768xf32>) -> tensor<1576x768xf32>

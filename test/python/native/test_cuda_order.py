@@ -102,7 +102,8 @@ def test_all_work_is_ordered(layout, precision, way, tmp_path, monkeypatch):
             seen[what] += 1
             assert next(stream_races.races(faulty, conflicts), None), (what, record[index])
     assert seen["stream"] > 100
-    assert seen["wait"] == seen["event"]
+    # Two streams may wait for one event.
+    assert seen["wait"] >= seen["event"]
     assert (seen["wait"] > 10) == (way != "host" or "offload" in " ".join(LAYOUTS[layout][1]))
     print(f"{layout} {precision} {way}: {dict(seen)}")
 

@@ -193,8 +193,9 @@ __device__ __forceinline__ void segmentRange(const long long *segments,
     low = x < low ? x : low;
     high = x > high ? x : high;
   }
-  low = reduceBlock<attentionThreads>(low, Min());
-  high = reduceBlock<attentionThreads>(high, Max());
+  int turn = 0;
+  low = reduceBlock<attentionThreads>(low, Min(), turn);
+  high = reduceBlock<attentionThreads>(high, Max(), turn);
 }
 
 // The keys that a tile of queries sees. With segments, keys at both ends
@@ -219,8 +220,9 @@ __device__ __forceinline__ void keyRange(const AttentionArguments &a, int b,
     least = j < least ? j : least;
     most = j;
   }
-  begin = reduceBlock<attentionThreads>(least, Min());
-  end = reduceBlock<attentionThreads>(most, Max()) + 1;
+  int turn = 0;
+  begin = reduceBlock<attentionThreads>(least, Min(), turn);
+  end = reduceBlock<attentionThreads>(most, Max(), turn) + 1;
 }
 
 // Whether any query of a tile may see one of the keys [key0, key1).

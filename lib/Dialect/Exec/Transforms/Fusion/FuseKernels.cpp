@@ -296,9 +296,9 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
     kernel.setGroups((rows + perGroup - 1) / perGroup);
     return;
   }
-  // The registers of a multiprocessor are enough for twice as many threads, of
-  // two blocks or, where there is one, of that.
-  constexpr int64_t half = 384;
+  // The registers of a multiprocessor, a hundred for a thread, are enough for
+  // twice as many threads: of two blocks or, where there is one, of that.
+  constexpr int64_t half = 320;
   kernel.setTeams(teamsOnDevice(kernel, half));
   kernel.setGroups(groupsOnDevice(kernel, processors));
   if (!kernel.hasApartColumns() && kernel.getGroups() < 2 * processors)
