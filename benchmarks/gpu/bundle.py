@@ -62,14 +62,16 @@ CASES = [
 QUICK = ("gpt-f32", "gpt-zero2", "gpt-bf16-d64")
 
 GPT2 = dict(hidden=768, layers=12, heads=12, seq=1024, vocab=50304)
-#: Timed: name, sizes, samples of a step, micro-batches, types of the residual stream.
+F32 = {"f32": ["--residual=f32"]}
+#: Timed: name, sizes, samples of a step, micro-batches, and further programs of the same model: what
+#: the name has at its end, and flags.
 TIMED = [
-    ("gpt2-124m", GPT2, 64, 4, ["16bit", "f32"]),
-    ("gpt2-350m", dict(hidden=1024, layers=24, heads=16, seq=2048, vocab=50304), 16, 4, ["16bit"]),
-    ("gpt2-1.3b", dict(hidden=2048, layers=24, heads=32, seq=2048, vocab=50304), 16, 8, ["16bit"]),
+    ("gpt2-124m", GPT2, 64, 4, {"limit": ["--memory-limit=6700"], **F32}),
+    ("gpt2-350m", dict(hidden=1024, layers=24, heads=16, seq=2048, vocab=50304), 16, 4, {}),
+    ("gpt2-1.3b", dict(hidden=2048, layers=24, heads=32, seq=2048, vocab=50304), 16, 8, {}),
 ]
 #: Whose losses are compared with PyTorch's: one part, so that each sample weighs the same.
-LOSSES = [("gpt2-124m", GPT2, 8, 1, ["16bit", "f32"])]
+LOSSES = [("gpt2-124m", GPT2, 8, 1, F32)]
 TINY = dict(hidden=64, layers=2, heads=2, seq=64, vocab=512)
 SCRIPTS = ["run_bundle.py", "torch_gpt.py", "device_memory.py", "kernel_rates.py"]
 LIBRARIES = ["libgomp.so.1", "libstdc++.so.6"]
@@ -143,20 +145,23 @@ class Bundle:
         return [{"name": name, "environment": environment, **facts}
                 for name, environment in (case.runs or {case.name: {}}).items()]
 
-    def add_gpt(self, prefix, name, sizes, batch, parts, residuals):
-        """Programs that train a GPT in bf16, one for each type of the residual stream, with what
-        the compiler states of them."""
+    def add_gpt(self, prefix, name, sizes, batch, parts, more):
+        """Programs that train a GPT in bf16, with what the compiler states of them. PyTorch's step is
+        timed once for those that have the same residual stream."""
         model, report = self.work / "model.mlir", self.work / "report.json"
         write_model(model, ["gpt", "--no-logits"], {**sizes, "batch": batch})
         cases = []
-        for residual in residuals:
-            own = name if residual == "16bit" else f"{name}-{residual}"
+        for end, flags in {"": [], **more}.items():
+            own = f"{name}-{end}" if end else name
+            wide = "--residual=f32" in flags
             print(f"{prefix} {own} ...", file=sys.stderr, flush=True)
             self.compile_cuda(model, f"{prefix}-{own}", "--precision=bf16", "--clip=1",
-                              f"--micro-batches={parts}", f"--residual={residual}", "--report",
-                              report, f"--predict={self.options.predict}")
+                              f"--micro-batches={parts}", *flags, "--report", report,
+                              f"--predict={self.options.predict}")
             facts = json.loads(report.read_text())
-            cases.append({"name": own, "artifact": f"{prefix}-{own}", "residual": residual,
+            cases.append({"name": own, "artifact": f"{prefix}-{own}", "flags": flags,
+                          "residual": "f32" if wide else "16bit",
+                          "beside": own if wide else name,
                           **sizes, "batch": batch, "parts": parts,
                           "arena": facts["plan"]["arena_bytes"],
                           "outside": facts["plan"]["outside"],
@@ -177,8 +182,8 @@ class Bundle:
         write_tokens(out / "tokens.bin", 200_000, 512)
         timed, losses = TIMED, LOSSES
         if options.smoke:
-            timed = [("gpt2-tiny", TINY, 4, 2, ["16bit", "f32"])]
-            losses = [("gpt2-tiny", TINY, 4, 1, ["16bit"])]
+            timed = [("gpt2-tiny", TINY, 4, 2, {"free": ["--recompute=free"], **F32})]
+            losses = [("gpt2-tiny", TINY, 4, 1, {})]
         cases = {
             "test": [run for case in CASES if not options.smoke or case.name in QUICK
                      for run in self.add_case(case)],

@@ -330,17 +330,17 @@ def bench(run, cases):
         rates = found or {}
         run.say(rates=found) if found else run.fail(rates=None, failed=why)
     modes = [mode for mode in run.options.modes.split(",") if mode]
-    ours, theirs = {}, {case["name"]: {} for case in cases}
+    ours, theirs = {}, {case["beside"]: {} for case in cases}
     # What matters most comes first, should time run out: Cleave and the first mode of all models.
     for index, mode in enumerate([None, *modes] if not modes else modes):
         for case in cases:
             name = case["name"]
             if index == 0 and run.enough(f"{name}: cleave"):
                 ours[name] = bench_cleave(run, case, rates)
-            if mode and run.enough(f"{name}: torch {mode}"):
+            if mode and case["beside"] == name and run.enough(f"{name}: torch {mode}"):
                 theirs[name][mode] = bench_torch(run, case, mode)
     for case in cases:
-        compare(run, case["name"], ours.get(case["name"]), theirs[case["name"]])
+        compare(run, case["name"], ours.get(case["name"]), theirs[case["beside"]])
     tables(run, cases, rates, ours, theirs)
 
 
@@ -377,7 +377,7 @@ def tables(run, cases, rates, ours, theirs):
     for case in cases:
         own = ours.get(case["name"])
         found = [("cleave", own)] + [(f"torch {mode}", facts)
-                                     for mode, facts in theirs[case["name"]].items()]
+                                     for mode, facts in theirs[case["beside"]].items()]
         for by, facts in found:
             label = f"{case['name']} {by}"
             if not facts:

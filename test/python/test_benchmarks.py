@@ -154,7 +154,7 @@ def test_cuda_bundle(tmp_path, monkeypatch):
     monkeypatch.setenv("CLEAVE_TUNING", "off")
     (made,) = figures(run("benchmarks/gpu/bundle.py", "--steps=3", "--out", tmp_path / "bundle"))
     assert made["mib"] < 64
-    assert [made[part] for part in ("cases", "timed", "losses")] == [4, 2, 1]
+    assert [made[part] for part in ("cases", "timed", "losses")] == [4, 3, 1]
     names = ["gpt-f32", "gpt-zero2", "gpt-bf16-d64-kernels"]
     if library := cudnn():
         monkeypatch.setenv("CLEAVE_FAKE_CUDNN", library)
@@ -173,7 +173,7 @@ def test_cuda_bundle(tmp_path, monkeypatch):
     lines = go("bench", "--steps=2", "--modes=eager", "--out", str(tmp_path / "results"))
     assert not any("failed" in line for line in lines), lines
     ratios = [line for line in lines if "time_ratio" in line]
-    assert [line["model"] for line in ratios] == ["gpt2-tiny", "gpt2-tiny-f32"]
+    assert [line["model"] for line in ratios] == ["gpt2-tiny", "gpt2-tiny-free", "gpt2-tiny-f32"]
     kinds = {line["kind"] for line in lines if line.get("commands")}
     assert len(kinds) >= 3 and all(line["ms"] > 0 for line in lines if line.get("commands"))
     kept = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
@@ -185,7 +185,7 @@ def test_cuda_bundle(tmp_path, monkeypatch):
     assert lines[-1]["passed"]
     # Without time nothing runs, and all is said to be skipped.
     lines = go("bench", "--limit=1", "--modes=eager")
-    assert len([line for line in lines if "skipped" in line]) == 5 and len(lines) == 6
+    assert len([line for line in lines if "skipped" in line]) == 6 and len(lines) == 7
 
 
 def cudnn():
