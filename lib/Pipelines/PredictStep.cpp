@@ -154,9 +154,13 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
                                  StringRef device) {
   const DeviceRates *rates =
       llvm::find_if(devices, [&](auto &d) { return d.name == device; });
+  SymbolTable symbols(module);
   llvm::StringMap<exec::KernelOp> kernels;
-  for (auto kernel : module.getOps<exec::KernelOp>())
-    kernels[kernel.getFunctionName()] = kernel;
+  module.walk([&](exec::LaunchOp launch) {
+    if (auto kernel = symbols.lookup<exec::KernelOp>(launch.getKernel()))
+      kernels[kernel.getFunctionName(static_cast<int64_t>(launch.getUses()))] =
+          kernel;
+  });
   double memory = rates->memory * memoryShare;
   int64_t shared = sharedBytesOf(rates->architecture);
   llvm::MapVector<StringRef, Sums> kinds;
@@ -184,7 +188,7 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
           "kernels over elements", "kernels over rows",
           "kernels that sum over rows", "kernels that gather"};
       add(c, names[static_cast<size_t>(kernel->second.getSkeleton())], 0,
-          rates->float32, kernelBytes(kernel->second, shared));
+          rates->float32, c.kernel.uses * kernelBytes(kernel->second, shared));
       return;
     }
     case CommandKind::Contract: {

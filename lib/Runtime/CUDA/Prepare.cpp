@@ -82,8 +82,14 @@ CudaDevice::Resolver::kernel(const KernelCommand &command, At at) {
     launch.grid[0] = static_cast<uint32_t>(shape.grid);
     launch.block = static_cast<uint32_t>(shape.block);
     launch.sharedBytes = static_cast<uint32_t>(shape.sharedBytes);
+    std::vector<CUdeviceptr> addresses;
     for (const Ref &arg : command.args)
-      launch.add(at(arg));
+      addresses.push_back(at(arg));
+    if (command.uses > 1)
+      launch.addAll<CUdeviceptr>(addresses);
+    else
+      for (CUdeviceptr address : addresses)
+        launch.add(address);
     if (!command.finish.empty())
       launch.add(at(command.scratch));
   };

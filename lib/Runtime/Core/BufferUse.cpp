@@ -53,9 +53,10 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
   BufferCollector written;
   switch (command.kind) {
   case CommandKind::Kernel:
-    for (size_t i = static_cast<size_t>(command.kernel.inputs);
-         i < command.kernel.args.size(); ++i)
-      written.collect(command.kernel.args[i]);
+    for (size_t i = 0; i < command.kernel.args.size(); ++i)
+      if (i % command.kernel.argsOfUse() >=
+          static_cast<size_t>(command.kernel.inputs))
+        written.collect(command.kernel.args[i]);
     written.collect(command.kernel.scratch);
     break;
   case CommandKind::Contract:

@@ -175,7 +175,13 @@ private:
     for (const Ref &arg : k.args)
       ref("argument", arg, 0);
     optionalRef("scratch", k.scratch, 0);
-    require(k.inputs >= 0 && k.inputs <= static_cast<int64_t>(k.args.size()),
+    require(k.uses >= 1 && k.args.size() % static_cast<size_t>(k.uses) == 0 &&
+                (k.uses == 1 ||
+                 (!program.target.empty() &&
+                  k.args.size() < kParameterBytes / sizeof(uint64_t))),
+            "the number of uses does not divide the arguments, or a launch "
+            "cannot have so many");
+    require(k.inputs >= 0 && k.inputs <= static_cast<int64_t>(k.argsOfUse()),
             "the number of inputs is not one of arguments");
     if (program.target.empty())
       return;

@@ -201,19 +201,21 @@ llvm::Expected<std::string> cleave::emitImage(const CudaCode &code,
       {runtime::kImageSymbol, code.cubin},
       {runtime::kImageSizeSymbol, rawBytes<uint64_t>(code.cubin.size())},
       {runtime::kPtxSymbol, code.ptx}};
-  for (auto kernel : module.getOps<exec::KernelOp>()) {
-    auto arguments =
-        static_cast<uint32_t>(kernel.getBody().front().getNumArguments());
-    auto add = [&](const std::string &symbol, Signature::Stage stage) {
-      symbols.push_back({runtime::kSignaturePrefix + symbol,
-                         rawBytes(Signature{arguments, stage})});
-    };
-    if (!kernel.isTwoStage()) {
-      add(kernel.getFunctionName(), Signature::Only);
-      continue;
+  auto usesOf = cuda::usesOfKernels(module);
+  for (auto kernel : module.getOps<exec::KernelOp>())
+    for (int64_t uses : usesOf[kernel.getSymName()]) {
+      auto arguments = static_cast<uint32_t>(
+          uses * kernel.getBody().front().getNumArguments());
+      auto add = [&](const std::string &symbol, Signature::Stage stage) {
+        symbols.push_back({runtime::kSignaturePrefix + symbol,
+                           rawBytes(Signature{arguments, stage})});
+      };
+      if (!kernel.isTwoStage()) {
+        add(kernel.getFunctionName(uses), Signature::Only);
+        continue;
+      }
+      add(kernel.getFunctionName(uses), Signature::First);
+      add(kernel.getFinishName(uses), Signature::Second);
     }
-    add(kernel.getFunctionName(), Signature::First);
-    add(kernel.getFinishName(), Signature::Second);
-  }
   return emitData(symbols);
 }

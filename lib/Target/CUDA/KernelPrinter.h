@@ -24,7 +24,16 @@ llvm::StringRef deviceFunctions();
 /// Those of kernels with floats of 8 bits.
 llvm::StringRef float8Functions();
 
+/// By kernel, in ascending order, the numbers of uses that launches have; {1}
+/// if there is no launch.
+llvm::StringMap<llvm::SmallVector<int64_t>>
+usesOfKernels(mlir::ModuleOp module);
+
 /// Prints the functions of one kernel.
+///
+/// If some launch has several uses of the kernel, the code is in a function of
+/// the device, named as for 0 uses, that takes the number of a block among
+/// those of one use: the functions for each number of uses call it.
 ///
 /// In a kernel without ops across columns, each thread has `vector` neighbours
 /// of a row. Otherwise a block has a row, or a group of rows when the kernel
@@ -38,10 +47,11 @@ class KernelPrinter {
 public:
   /// `shared` has a bit for each argument: whether its memory may be that of
   /// another one.
-  /// A block can have `sharedLimit` bytes of shared memory.
+  /// A block can have `sharedLimit` bytes of shared memory. `uses` are the
+  /// numbers of uses that launches have.
   KernelPrinter(exec::KernelOp kernel, const llvm::BitVector &shared,
-                int64_t sharedLimit, llvm::raw_ostream &os,
-                LaunchShapes &launches);
+                llvm::ArrayRef<int64_t> uses, int64_t sharedLimit,
+                llvm::raw_ostream &os, LaunchShapes &launches);
   llvm::LogicalResult print();
 
 private:
@@ -69,7 +79,18 @@ private:
   void chooseTeams(bool scans);
   void holdRows(int64_t registers);
   void chooseVector();
-  void printHead(llvm::StringRef name, int64_t grid, llvm::StringRef note);
+  void printHead(bool finish, int64_t blocks, llvm::StringRef note);
+  void printTail();
+  void printBounds(int64_t uses);
+  void printUses(int64_t uses);
+  std::string parameters();
+  std::string symbol(int64_t uses) {
+    return finishing ? kernel.getFinishName(uses)
+                     : kernel.getFunctionName(uses);
+  }
+  /// Whether the code is a function of its own, and the number of the block.
+  bool isCalled() const { return uses.back() > 1; }
+  llvm::StringRef block() const { return isCalled() ? "block" : "blockIdx.x"; }
   llvm::LogicalResult printFlat();
   llvm::LogicalResult printRows();
   llvm::LogicalResult printFinish();
@@ -134,6 +155,12 @@ private:
   mlir::raw_indented_ostream os;
   LaunchShapes &launches;
   llvm::BitVector shared;
+  llvm::SmallVector<int64_t> uses;
+  /// Of the function that is printed: whether it is the second stage, the
+  /// blocks of one use, and what a comment says of it.
+  bool finishing = false;
+  int64_t grid = 0;
+  std::string note;
   /// Of the threads that have a row.
   int64_t threads;
   int64_t rows, cols, vector, teams = 1;

@@ -21,9 +21,9 @@ using namespace cleave::exec;
 static int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 KernelPrinter::KernelPrinter(KernelOp kernel, const llvm::BitVector &shared,
-                             int64_t sharedLimit, raw_ostream &os,
-                             LaunchShapes &launches)
-    : kernel(kernel), os(os), launches(launches), shared(shared),
+                             ArrayRef<int64_t> uses, int64_t sharedLimit,
+                             raw_ostream &os, LaunchShapes &launches)
+    : kernel(kernel), os(os), launches(launches), shared(shared), uses(uses),
       threads(kernel.getThreads()), rows(kernel.getRows()),
       cols(kernel.getCols()), vector(kernel.getVector()),
       sharedLimit(sharedLimit) {
@@ -273,11 +273,12 @@ bool KernelPrinter::needsRow(const Held &row) {
 // Pieces of text
 //===----------------------------------------------------------------------===//
 
-void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
+/// The comment, the bounds and the name of the function for so many uses.
+void KernelPrinter::printBounds(int64_t uses) {
   int64_t block = threads * teams;
-  launches[symbol] = {grid, static_cast<int32_t>(block),
-                      static_cast<int32_t>(flat ? 0 : sharedBytes)};
-  os << "// grid " << grid << ", block " << block << note << "\n";
+  launches[symbol(uses)] = {uses * grid, static_cast<int32_t>(block),
+                            static_cast<int32_t>(flat ? 0 : sharedBytes)};
+  os << "// grid " << uses * grid << ", block " << block << note << "\n";
   os << "extern \"C\" __global__ void __launch_bounds__(" << block;
   // ptxas would rather spill than use more registers than a full
   // multiprocessor has; kernels over rows use about a hundred, and those that
@@ -285,7 +286,13 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   if (!flat)
     os << ", "
        << std::max<int64_t>(1, (kernel.accumulates() ? 640 : 480) / block);
-  os << ")\n" << symbol << "(";
+  os << ")\n" << symbol(uses) << "(";
+}
+
+/// The parameters of one use.
+std::string KernelPrinter::parameters() {
+  std::string text;
+  llvm::raw_string_ostream os(text);
   unsigned inputs = kernel.getNumInputs();
   for (BlockArgument arg : kernel.getBody().front().getArguments()) {
     unsigned i = arg.getArgNumber();
@@ -298,8 +305,68 @@ void KernelPrinter::printHead(StringRef symbol, int64_t grid, StringRef note) {
   }
   if (kernel.isTwoStage())
     os << ", char *__restrict__ scratch";
+  return text;
+}
+
+void KernelPrinter::printHead(bool finish, int64_t blocks, StringRef remark) {
+  finishing = finish;
+  grid = blocks;
+  note = remark.str();
+  if (isCalled())
+    os << "static __device__ __forceinline__ void\n"
+       << symbol(0) << "(const unsigned block, ";
+  else
+    printBounds(1);
+  os << parameters() << ") {\n";
+  os.indent();
+}
+
+/// The end of the code, and the functions that call it.
+void KernelPrinter::printTail() {
+  os.unindent();
+  os << "}\n\n";
+  if (!isCalled())
+    return;
+  for (int64_t number : uses)
+    printUses(number);
+}
+
+/// The blocks of each use are neighbours.
+void KernelPrinter::printUses(int64_t uses) {
+  auto arguments = kernel.getBody().front().getArguments();
+  bool many = uses > 1;
+  printBounds(uses);
+  if (many)
+    os << "const __grid_constant__ Uses<" << uses << ", " << arguments.size()
+       << "> uses"
+       << (kernel.isTwoStage() ? ", char *__restrict__ scratch" : "");
+  else
+    os << parameters();
   os << ") {\n";
   os.indent();
+  if (many)
+    os << "const unsigned use = blockIdx.x / " << grid << ";\n";
+  os << symbol(0) << "(blockIdx.x";
+  if (many)
+    os << " % " << grid;
+  for (BlockArgument arg : arguments) {
+    Type element = cast<RankedTensorType>(arg.getType()).getElementType();
+    if (many)
+      os << ",\n    static_cast<"
+         << (arg.getArgNumber() < kernel.getNumInputs() ? "const " : "")
+         << memoryName(element) << " *>(uses.at[use][" << arg.getArgNumber()
+         << "])";
+    else
+      os << ", " << name(arg);
+  }
+  if (kernel.isTwoStage()) {
+    os << ", scratch";
+    if (many)
+      os << " + use * " << kernel.getScratchBytes() << "ll";
+  }
+  os << ");\n";
+  os.unindent();
+  os << "}\n\n";
 }
 
 /// The loop over the pieces of a row; its variable is `c`.
@@ -313,7 +380,7 @@ void KernelPrinter::printColumnLoop(llvm::function_ref<void()> body) {
     os << "[[maybe_unused]] constexpr int k = 0;\n";
     os << "[[maybe_unused]] const int c = ";
     if (tiles > 1)
-      os << "(blockIdx.x % " << tiles << " * " << threads << " + int("
+      os << "(" << block() << " % " << tiles << " * " << threads << " + int("
          << thread() << "))" << step << ";\n";
     else
       os << thread() << step << ";\n";
@@ -620,10 +687,10 @@ LogicalResult KernelPrinter::printFlat() {
   // Small blocks, where larger ones would be fewer than multiprocessors.
   while (threads > 64 && ceilDiv(total, threads) < 148)
     threads /= 2;
-  printHead(kernel.getFunctionName(), ceilDiv(total, threads), "");
+  printHead(/*finish=*/false, ceilDiv(total, threads), "");
   bool narrow = total < (int64_t(1) << 30);
-  os << "const " << (narrow ? "int" : "long long") << " i = blockIdx.x * "
-     << threads << (narrow ? "" : "ll") << " + threadIdx.x;\n";
+  os << "const " << (narrow ? "int" : "long long") << " i = " << block()
+     << " * " << threads << (narrow ? "" : "ll") << " + threadIdx.x;\n";
   if (total % threads != 0)
     os << "if (i >= " << total << ")\n  return;\n";
   os << "[[maybe_unused]] const int row = i / " << perRow << ";\n";
@@ -642,20 +709,19 @@ LogicalResult KernelPrinter::printFlat() {
       return failure();
     }
   }
-  os.unindent();
-  os << "}\n\n";
+  printTail();
   return success();
 }
 
 LogicalResult KernelPrinter::printRows() {
   int64_t items = kernel.getItems();
   bool groups = kernel.accumulates(), finishes = kernel.isTwoStage();
-  std::string note;
+  std::string remark;
   if (sharedBytes)
-    note += ", dynamic shared memory " + std::to_string(sharedBytes);
+    remark += ", dynamic shared memory " + std::to_string(sharedBytes);
   if (finishes)
-    note += ", scratch " + std::to_string(kernel.getScratchBytes());
-  printHead(kernel.getFunctionName(), items * tiles, note);
+    remark += ", scratch " + std::to_string(kernel.getScratchBytes());
+  printHead(/*finish=*/false, items * tiles, remark);
   if (sharedBytes)
     os << "extern __shared__ __align__(16) char shared[];\n";
   int64_t at = 0;
@@ -676,11 +742,10 @@ LogicalResult KernelPrinter::printRows() {
   // Of the memories of reductions.
   os << "[[maybe_unused]] int turn = 0;\n";
   if (!groups) {
-    os << "const int row = blockIdx.x;\n";
+    os << "const int row = " << block() << ";\n";
     if (failed(printRow()))
       return failure();
-    os.unindent();
-    os << "}\n\n";
+    printTail();
     return success();
   }
 
@@ -688,7 +753,7 @@ LogicalResult KernelPrinter::printRows() {
   if (teams > 1)
     os << "const int lane = threadIdx.x % " << threads
        << ", team = threadIdx.x / " << threads << ";\n";
-  os << "const int group = blockIdx.x";
+  os << "const int group = " << block();
   if (tiles > 1)
     os << " / " << tiles;
   os << ";\n";
@@ -790,8 +855,7 @@ LogicalResult KernelPrinter::printRows() {
   }
   ragged = wasRagged;
   idle = wasIdle;
-  os.unindent();
-  os << "}\n\n";
+  printTail();
   return success();
 }
 
@@ -805,21 +869,21 @@ std::string KernelPrinter::sumPlace(AccumulateOp op, StringRef column) {
 /// The second stage: a block has 32 columns of one sum. Each of its warps adds
 /// neighbouring groups in order, and then the first adds what the warps have.
 LogicalResult KernelPrinter::printFinish() {
-  int64_t groups = kernel.getItems(), grid = 0;
+  int64_t groups = kernel.getItems(), total = 0;
   int64_t warps = std::clamp<int64_t>(llvm::PowerOf2Ceil(groups) / 4, 1, 16);
   auto widthOf = [&](Operation *op) {
     return isa<PassOp>(op->getParentOp()) ? cols : 1;
   };
   for (auto &[op, slot] : sums)
-    grid += ceilDiv(widthOf(op), 32);
+    total += ceilDiv(widthOf(op), 32);
   threads = 32 * warps;
   teams = 1;
   idle = false;
   sharedBytes = 0;
-  printHead(kernel.getFinishName(), grid, "");
+  printHead(/*finish=*/true, total, "");
   os << "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n";
   os << "[[maybe_unused]] constexpr int row = 0;\n";
-  int64_t each = ceilDiv(groups, warps), block = 0;
+  int64_t each = ceilDiv(groups, warps), begin = 0;
   for (auto &[op, slot] : sums) {
     auto accumulate = cast<AccumulateOp>(op);
     Type type = accumulate.getValue().getType();
@@ -827,13 +891,13 @@ LogicalResult KernelPrinter::printFinish() {
     int64_t bytes = ceilDiv(width * byteSize(type), 64) * 64;
     std::string memory = memoryName(type), sum = typeName(type);
     std::string initial = identity(accumulate.getKind(), type);
-    bool all = blocks == grid;
+    bool all = blocks == total;
     if (!all) {
-      os << "if (int(blockIdx.x) >= " << block << " && int(blockIdx.x) < "
-         << block + blocks << ") {\n";
+      os << "if (int(" << block() << ") >= " << begin << " && int(" << block()
+         << ") < " << begin + blocks << ") {\n";
       os.indent();
     }
-    os << "[[maybe_unused]] const int c = (int(blockIdx.x) - " << block
+    os << "[[maybe_unused]] const int c = (int(" << block() << ") - " << begin
        << ") * 32 + lane;\n";
     os << sum << " sum = " << initial << ";\n";
     os << "if (c < " << width << ") {\n";
@@ -862,10 +926,9 @@ LogicalResult KernelPrinter::printFinish() {
       os.unindent();
       os << "}\n";
     }
-    block += blocks;
+    begin += blocks;
   }
-  os.unindent();
-  os << "}\n\n";
+  printTail();
   return success();
 }
 
@@ -882,6 +945,24 @@ LogicalResult KernelPrinter::print() {
   if (failed(printRows()))
     return failure();
   return kernel.isTwoStage() ? printFinish() : success();
+}
+
+llvm::StringMap<SmallVector<int64_t>>
+cleave::cuda::usesOfKernels(ModuleOp module) {
+  llvm::StringMap<SmallVector<int64_t>> uses;
+  module.walk([&](LaunchOp launch) {
+    SmallVector<int64_t> &own = uses[launch.getKernel()];
+    auto number = static_cast<int64_t>(launch.getUses());
+    if (!llvm::is_contained(own, number))
+      own.push_back(number);
+  });
+  for (auto kernel : module.getOps<KernelOp>()) {
+    SmallVector<int64_t> &own = uses[kernel.getSymName()];
+    if (own.empty())
+      own.push_back(1);
+    llvm::sort(own);
+  }
+  return uses;
 }
 
 FailureOr<std::string> cleave::printCuda(ModuleOp module,
@@ -912,12 +993,18 @@ FailureOr<std::string> cleave::printCuda(ModuleOp module,
   stream << deviceFunctions();
   if (eight)
     stream << float8Functions();
+  auto uses = usesOfKernels(module);
+  if (llvm::any_of(uses, [](auto &entry) { return entry.second.back() > 1; }))
+    stream << "/// The arguments of a launch of many uses of a kernel.\n"
+              "template <int uses, int arguments> struct Uses {\n"
+              "  void *at[uses][arguments];\n};\n\n";
   // Only a launch knows which memory results may take over.
   llvm::StringMap<llvm::BitVector> shared;
   module.walk([&](LaunchOp launch) {
-    unsigned inputs = launch.getOperands().size();
+    auto uses = static_cast<unsigned>(launch.getUses());
+    unsigned inputs = launch.getOperands().size() / uses;
     llvm::BitVector &own = shared[launch.getKernel()];
-    own.resize(inputs + launch.getOutputs().size());
+    own.resize(inputs + launch.getOutputs().size() / uses);
     for (auto [result, operand] : launch.getInplacePairs()) {
       own.set(operand);
       own.set(inputs + result);
@@ -926,9 +1013,9 @@ FailureOr<std::string> cleave::printCuda(ModuleOp module,
   for (auto kernel : module.getOps<KernelOp>()) {
     auto known = shared.find(kernel.getSymName());
     llvm::BitVector all(kernel.getBody().front().getNumArguments(), true);
-    if (failed(KernelPrinter(kernel,
-                             known == shared.end() ? all : known->second,
-                             sharedBytes, stream, launches)
+    if (failed(KernelPrinter(
+                   kernel, known == shared.end() ? all : known->second,
+                   uses[kernel.getSymName()], sharedBytes, stream, launches)
                    .print()))
       return failure();
   }

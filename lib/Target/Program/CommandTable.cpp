@@ -83,16 +83,22 @@ LogicalResult CommandTable::convert(LaunchOp op, Command &command) {
   command.timeClass =
       updates.contains(op) ? TimeClass::Optimizer : TimeClass::RowWise;
   runtime::KernelCommand &k = command.kernel;
-  k.symbol = kernel.getFunctionName();
-  for (Value value : op.getOperands())
-    k.args.push_back(refOf(value));
+  auto uses = static_cast<int64_t>(op.getUses());
+  k.symbol = kernel.getFunctionName(uses);
+  k.uses = static_cast<int32_t>(uses);
   k.inputs = static_cast<int32_t>(kernel.getNumInputs());
-  for (Value value : op.getResults())
-    k.args.push_back(refOf(value));
+  size_t inputs = kernel.getInputs().size(),
+         outputs = kernel.getOutputs().size();
+  for (int64_t use = 0; use < uses; ++use) {
+    for (Value value : op.getOperands().slice(use * inputs, inputs))
+      k.args.push_back(refOf(value));
+    for (Value value : op.getResults().slice(use * outputs, outputs))
+      k.args.push_back(refOf(value));
+  }
   k.items = kernel.getItems();
   k.grain = kernel.getGrain();
   if (kernel.isTwoStage()) {
-    k.finish = kernel.getFinishName();
+    k.finish = kernel.getFinishName(uses);
     k.finishItems = kernel.getFinishItems();
   }
   k.scratch = scratchOf(op);
@@ -469,6 +475,8 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
                         : op.getName().stripDialect().str();
     if (std::string line = sourceLine(op.getLoc()); !line.empty())
       command.label += " " + line;
+    if (auto launch = dyn_cast<LaunchOp>(op); launch && launch.getUses() > 1)
+      command.label += " and " + std::to_string(launch.getUses() - 1) + " more";
     commands.push_back(std::move(command));
     // Commands that may overlap are known when all buffers have offsets.
     const Command &last = commands.back();

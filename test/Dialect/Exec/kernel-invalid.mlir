@@ -129,3 +129,23 @@ func.func @f(%x: tensor<5xf32>) -> tensor<4xf32> {
   %y = exec.launch @k(%x) : (tensor<5xf32>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+exec.kernel @k map [1, 4] (%x: tensor<4xf32>) -> (%y: tensor<4xf32>) {
+}
+func.func @f(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  // expected-error @+1 {{kernel takes 1 inputs and gives 1 outputs in each of 2 uses}}
+  %y:2 = exec.launch @k(%x) {uses = 2 : i64} : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %y#0, %y#1 : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+exec.kernel @k map [1, 4] (%x: tensor<4xf32>) -> (%y: tensor<4xf32>) {
+}
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @+1 {{attribute 'uses' failed to satisfy constraint}}
+  %y = exec.launch @k(%x) {uses = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}

@@ -186,12 +186,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 10, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 11, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 10, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 11, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 10, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 11, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
@@ -407,6 +407,45 @@ TEST(Program, ValidationSaysWhatIsWrong) {
         p.parts[0].commands.push_back(p.parts[0].commands[7]);
       },
       "token 7 is given to two collectives");
+}
+
+// A launch on a device has many uses of a kernel; the first arguments of each
+// are only read.
+TEST(Program, LaunchesOfManyUses) {
+  Program device = sample();
+  device.target = "cuda";
+  device.architecture = "sm_90";
+  for (Part &part : device.parts)
+    for (Command &command : part.commands)
+      for (LaunchShape *shape :
+           {&command.kernel.launch, &command.kernel.finishLaunch})
+        *shape = {1, 32, 0};
+  KernelCommand &kernel = device.parts[0].commands[0].kernel;
+  kernel.uses = 2;
+  kernel.inputs = 1;
+  kernel.scratch = {1, 128};
+  kernel.args = {{0, 0}, {1, 0}, {0, 64}, {2, 0}};
+  EXPECT_EQ(messageOf(device), "");
+  EXPECT_EQ(writtenBuffersOf(device.parts[0].commands[0]),
+            std::set<int32_t>({1, 2}));
+  llvm::Expected<Program> again = parseProgram(toJSON(device));
+  ASSERT_TRUE(static_cast<bool>(again)) << llvm::toString(again.takeError());
+  EXPECT_EQ(again->parts[0].commands[0].kernel, kernel);
+
+  auto expect = [&](auto change, const std::string &part) {
+    Program program = device;
+    change(program.parts[0].commands[0].kernel, program);
+    EXPECT_NE(messageOf(program).find(part), std::string::npos)
+        << messageOf(program) << "\nwithout: " << part;
+  };
+  using K = KernelCommand;
+  expect([](K &k, Program &) { k.uses = 3; }, "the number of uses");
+  expect([](K &k, Program &) { k.uses = 0; }, "the number of uses");
+  expect([](K &k, Program &) { k.inputs = 3; }, "the number of inputs");
+  expect([](K &k, Program &) { k.args.assign(512, {0, 0}); },
+         "cannot have so many");
+  expect([](K &, Program &p) { p.target = p.architecture = ""; },
+         "the number of uses");
 }
 
 // A device rounds sums of products, and does something with them before.

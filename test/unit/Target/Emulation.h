@@ -32,6 +32,7 @@
 #undef __forceinline__
 #undef __shared__
 #undef __launch_bounds__
+#undef __grid_constant__
 #undef __constant__
 #undef __noinline__
 #undef __align__
@@ -96,6 +97,7 @@ inline float4 make_float4(float x, float y, float z, float w) {
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #ifdef CLEAVE_ONE_LAUNCH
 // In a section, so that what a block leaves can be overwritten.
 #define __shared__ static __attribute__((section("cleave_shared")))

@@ -16,6 +16,7 @@
 #define CLEAVE_RUNTIME_CUDA_COMMANDLAUNCHES_H
 
 #include "cleave/Runtime/Core/Program.h"
+#include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/Support/Error.h"
 
@@ -36,10 +37,20 @@ struct Launch {
   /// Appends a parameter.
   template <typename T> void add(const T &value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    size_t at = (parameters.size() + alignof(T) - 1) / alignof(T) * alignof(T);
+    addBytes(&value, sizeof(T), alignof(T));
+  }
+  /// Appends a parameter that is a structure of `values`.
+  template <typename T> void addAll(llvm::ArrayRef<T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    addBytes(values.data(), values.size() * sizeof(T), alignof(T));
+  }
+
+private:
+  void addBytes(const void *from, size_t bytes, size_t alignment) {
+    size_t at = (parameters.size() + alignment - 1) / alignment * alignment;
     offsets.push_back(static_cast<uint32_t>(at));
-    parameters.resize(at + sizeof(T));
-    __builtin_memcpy(parameters.data() + at, &value, sizeof(T));
+    parameters.resize(at + bytes);
+    __builtin_memcpy(parameters.data() + at, from, bytes);
   }
 };
 

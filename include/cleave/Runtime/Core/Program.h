@@ -201,6 +201,9 @@ struct LaunchShape {
   bool operator==(const LaunchShape &) const = default;
 };
 
+/// The bytes of parameters that a launch can have.
+inline constexpr size_t kParameterBytes = 4096;
+
 /// Runs a generated kernel over `rows` independent items. Kernel ABI:
 ///   void kernel(void *const *args, int64_t begin, int64_t end, void *scratch)
 /// processes items [begin, end). Items are rows of the iteration space (the
@@ -211,8 +214,12 @@ struct LaunchShape {
 /// result does not depend on the number of threads.
 struct KernelCommand {
   std::string symbol;
+  /// How often a launch runs the kernel, each time with args of its own and at
+  /// the same time as the others; 1 unless the device has grids.
+  int32_t uses = 1;
+  /// Those of one use after those of another.
   std::vector<Ref> args;
-  /// How many of `args`, the first, are only read.
+  /// How many of the args of a use, the first, are only read.
   int32_t inputs = 0;
   int64_t items = 0;
   /// The smallest number of items that is worth a thread.
@@ -221,9 +228,15 @@ struct KernelCommand {
   std::string finish;
   int64_t finishItems = 0;
   Ref scratch;
-  /// On a device with grids: of each stage. Its kernels take `args`, and if
-  /// there are two stages the address of the scratch memory, as parameters.
+  /// On a device with grids: of each stage. Its kernels take `args`, those of
+  /// several uses as one structure, and if there are two stages the address of
+  /// the scratch memory, as parameters.
   LaunchShape launch, finishLaunch;
+
+  /// How many args a use has.
+  size_t argsOfUse() const {
+    return args.size() / static_cast<size_t>(uses > 0 ? uses : 1);
+  }
 
   bool operator==(const KernelCommand &) const = default;
 };
@@ -649,7 +662,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 10;
+  static constexpr int kVersion = 11;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -71,6 +71,7 @@ template <typename F> void fields(F &f, const LaunchShape *) {
 
 template <typename F> void fields(F &f, const KernelCommand *) {
   f("symbol", &KernelCommand::symbol);
+  f("uses", &KernelCommand::uses);
   f("args", &KernelCommand::args);
   f("inputs", &KernelCommand::inputs);
   f("items", &KernelCommand::items);

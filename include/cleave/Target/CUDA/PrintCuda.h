@@ -25,9 +25,10 @@ constexpr int64_t kSharedBytes = 227 << 10;
 /// All kernels of `module` as CUDA C++ for devices from sm_80 on, one `extern
 /// "C" __global__` function each, `cleave_kernel_` and its name, and a second
 /// one for a kernel of two stages, `cleave_finish_` and its name: names such as
-/// `norm` belong to the C library. A comment before each gives its launch
-/// parameters, which are also added to `launches`. The text must be compiled
-/// with
+/// `norm` belong to the C library. What launches of 72 uses run has the names
+/// `cleave_kernel72_` and `cleave_finish72_`. A comment before each gives its
+/// launch parameters, which are also added to `launches`. The text must be
+/// compiled with
 /// `-fmad=false`: multiply-adds are contracted only where written. A row of
 /// memory that several passes read stays in registers, or in up to
 /// `sharedBytes` of shared memory, or is read again.

@@ -529,13 +529,18 @@ bool LaunchOp::canWriteResult(unsigned index, RankedTensorType type) {
 
 SmallVector<Share> LaunchOp::getShares() {
   SmallVector<Share> shares;
-  for (auto [result, operand] : getInplacePairs())
-    shares.push_back({result, operand});
+  auto uses = static_cast<unsigned>(getUses());
+  unsigned inputs = getOperands().size() / uses,
+           outputs = getNumResults() / uses;
+  for (unsigned use = 0; use < uses; ++use)
+    for (auto [result, operand] : getInplacePairs())
+      shares.push_back({use * outputs + result, use * inputs + operand});
   return shares;
 }
 
 int64_t LaunchOp::getScratchBytes(int64_t) {
   auto kernel =
       SymbolTable::lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr());
-  return kernel ? kernel.getScratchBytes() : 0;
+  return kernel ? static_cast<int64_t>(getUses()) * kernel.getScratchBytes()
+                : 0;
 }

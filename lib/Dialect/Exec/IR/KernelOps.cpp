@@ -28,12 +28,20 @@ bool KernelOp::accumulates() { return getSkeleton() == Skeleton::Column; }
 
 bool KernelOp::isTwoStage() { return accumulates() && getGroups() > 1; }
 
-std::string KernelOp::getFunctionName() {
-  return ("cleave_kernel_" + getSymName()).str();
+/// The prefix of a name, with the number of uses if there are several: so it is
+/// not that of another kernel.
+static std::string prefixFor(StringRef what, int64_t uses) {
+  return ("cleave_" + what + (uses == 1 ? "" : std::to_string(uses)) + "_")
+      .str();
 }
 
-std::string KernelOp::getFinishName() {
-  return isTwoStage() ? ("cleave_finish_" + getSymName()).str() : std::string();
+std::string KernelOp::getFunctionName(int64_t uses) {
+  return prefixFor("kernel", uses) + getSymName().str();
+}
+
+std::string KernelOp::getFinishName(int64_t uses) {
+  return isTwoStage() ? prefixFor("finish", uses) + getSymName().str()
+                      : std::string();
 }
 
 int64_t KernelOp::getItems() { return accumulates() ? getGroups() : getRows(); }
@@ -250,25 +258,34 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
       symbols.lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr());
   if (!kernel)
     return emitOpError("unknown kernel '") << getKernel() << "'";
-  if (kernel.getInputs().size() != getOperands().size() ||
-      kernel.getOutputs().size() != getNumResults())
-    return emitOpError("kernel takes ")
-           << kernel.getInputs().size() << " inputs and gives "
-           << kernel.getOutputs().size() << " outputs";
-  for (auto [arg, operand] : llvm::zip(kernel.getInputs(), getOperands()))
-    if (!sameMemory(operand.getType(), arg.getType()))
+  ArrayRef<BlockArgument> inputs = kernel.getInputs(),
+                          outputs = kernel.getOutputs();
+  size_t uses = getUses();
+  if (inputs.size() * uses != getOperands().size() ||
+      outputs.size() * uses != getNumResults()) {
+    InFlightDiagnostic error = emitOpError("kernel takes ")
+                               << inputs.size() << " inputs and gives "
+                               << outputs.size() << " outputs";
+    if (uses > 1)
+      error << " in each of " << uses << " uses";
+    return error;
+  }
+  for (auto [i, operand] : llvm::enumerate(getOperands()))
+    if (Type type = inputs[i % inputs.size()].getType();
+        !sameMemory(operand.getType(), type))
       return emitOpError("operand of type ")
-             << operand.getType() << " for an argument of " << arg.getType();
-  for (auto [arg, result] : llvm::zip(kernel.getOutputs(), getResults()))
-    if (!sameMemory(result.getType(), arg.getType()))
+             << operand.getType() << " for an argument of " << type;
+  for (auto [i, result] : llvm::enumerate(getResults()))
+    if (Type type = outputs[i % outputs.size()].getType();
+        !sameMemory(result.getType(), type))
       return emitOpError("result of type ")
-             << result.getType() << " for an argument of " << arg.getType();
+             << result.getType() << " for an argument of " << type;
   if (ArrayAttr all = getInplaceAttr()) {
     auto pairs = getInplacePairs();
     if (pairs.size() != all.size())
       return emitOpError("inplace must be a list of [result, operand] pairs");
     for (auto [result, operand] : pairs)
-      if (result >= getNumResults() || operand >= getOperands().size() ||
+      if (result >= outputs.size() || operand >= inputs.size() ||
           !sameMemory(getResult(result).getType(),
                       getOperands()[operand].getType()))
         return emitOpError("inplace pair has different types");

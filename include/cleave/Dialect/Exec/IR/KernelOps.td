@@ -93,17 +93,17 @@ def Exec_KernelOp : Exec_Op<"kernel", [Symbol, SingleBlock, NoTerminator,
     /// The smallest number of items that is worth a thread.
     int64_t getGrain();
 
-    /// The name of the function in object code. Kernels are named after their
-    /// ops, which may be names of the C library (`exp`) that kernels call; the
-    /// prefix avoids conflicts with these and with other symbols of an
-    /// artifact.
-    std::string getFunctionName();
+    /// The name of the function in object code, of the one for so many uses.
+    /// Kernels are named after their ops, which may be names of the C library
+    /// (`exp`) that kernels call; the prefix avoids conflicts with these and
+    /// with other symbols of an artifact.
+    std::string getFunctionName(int64_t uses = 1);
 
     /// True if partial results of several groups are combined by a second
     /// stage, the function `getFinishName()` over `getFinishItems()` items.
     /// Those of one group are the results.
     bool isTwoStage();
-    std::string getFinishName();
+    std::string getFinishName(int64_t uses = 1);
     int64_t getFinishItems();
     /// Bytes of the partial results of one group.
     int64_t getGroupBytes();
@@ -126,16 +126,27 @@ def Exec_LaunchOp : Exec_Op<"launch", [
     %y = exec.launch @gelu(%x) {inplace = [array<i64: 0, 0>]}
         : (tensor<4x8xf32>) -> tensor<4x8xf32>
     ```
+
+    A launch on a GPU may have several `uses` of the kernel, at the same time:
+    it has the operands of one after those of another, and the results likewise.
+    The pairs of `inplace` are those of each use by itself.
+    ```mlir
+    %y:2 = exec.launch @gelu(%x0, %x1)
+        {inplace = [array<i64: 0, 0>], uses = 2 : i64}
+        : (tensor<4x8xf32>, tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>)
+    ```
   }];
   let arguments = (ins FlatSymbolRefAttr:$kernel,
                        Variadic<AnyRankedTensor>:$operands,
-                       OptionalAttr<ArrayAttr>:$inplace);
+                       OptionalAttr<ArrayAttr>:$inplace,
+                       DefaultValuedAttr<ConfinedAttr<I64Attr, [IntPositive]>,
+                                         "1">:$uses);
   let results = (outs Variadic<AnyRankedTensor>:$outputs);
   let assemblyFormat = [{
     $kernel `(` $operands `)` attr-dict `:` functional-type(operands, results)
   }];
   let extraClassDeclaration = [{
-    /// The pairs of `inplace`: (result, operand).
+    /// The pairs of `inplace`: (result, operand), of one use.
     ::llvm::SmallVector<std::pair<unsigned, unsigned>> getInplacePairs();
   }];
 }
