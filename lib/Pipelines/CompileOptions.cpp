@@ -142,6 +142,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("memory_limit", options.memoryLimit) &&
       map.mapOptional("offload", options.phases.offload) &&
       map.mapOptional("bucket_bytes", options.bucketBytes) &&
+      map.mapOptional("moved_bytes", options.phases.movedBytes) &&
       map.mapOptional("target", options.target) &&
       map.mapOptional("arch", options.architecture) &&
       map.mapOptional("cpu", options.cpu) &&

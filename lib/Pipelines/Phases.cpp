@@ -363,6 +363,14 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
     offload.minSavedBytes = options.offloadedBytes;
     passes.addPass(exec::createOffload(offload));
   }
+  // Before the memory of all the operands is planned. A processor has no
+  // launches.
+  if (options.processors > 0 && options.movedBytes >= 0) {
+    exec::MergeLaunchesOptions merge;
+    merge.threads = options.threads;
+    merge.movedBytes = options.movedBytes;
+    passes.addPass(exec::createMergeLaunches(merge));
+  }
   // Memory last: buffers exist only between commands.
   exec::PlanMemoryOptions plan;
   plan.threads = options.threads;

@@ -155,6 +155,9 @@ struct PhaseOptions {
   /// Multiprocessors of the GPU that kernels are for; 0: they are for this
   /// processor.
   int64_t processors = 0;
+  /// For a GPU, of `--exec-merge-launches`: the most bytes that live longer
+  /// because a launch is moved; negative: no launches are merged.
+  int64_t movedBytes = int64_t(4) << 20;
   /// Whether that GPU multiplies 8-bit floats.
   bool products8 = false;
   /// Whether attention of 16-bit heads is computed on copies in f32, because the

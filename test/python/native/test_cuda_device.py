@@ -5,6 +5,7 @@ kernels, NVIDIA's libraries replaced by ones that run on the host; against the s
 processor. It proves the plugin, its order of work and the kernels' structure, not the last bits of
 a device's functions, nor anything of its speed."""
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import cleave
+from cleave import _cleave
 from cleave.models import FAMILIES
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
@@ -118,6 +120,25 @@ def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
     for given, _, found in results[1:]:
         assert np.array_equal(given, results[0][0])
         assert all(np.array_equal(v, found[k]) for k, v in results[0][2].items())
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"] if ALL else ["f32"])
+def test_launches_of_many_uses_have_the_same_bits(precision, tmp_path, monkeypatch):
+    """As launches of one use each have; sums of rows for a bias have two stages."""
+    text, results, uses = model("gpt", tmp_path, 32, "--batch=8").read_text(), [], []
+    for moved in (4 << 20, -1):
+        path = tmp_path / f"{moved}.so"
+        _cleave.compile(text, json.dumps({
+            "target": "cuda", "threads": 1, "micro_batches": 2, "precision": precision,
+            "optimizer": cleave.AdamW(lr=1e-2).options() | {"max_grad_norm": 1.0},
+            "moved_bytes": moved})).save(str(path))
+        uses.append([int(n) for n in re.findall(rb'"uses":(\d+)', path.read_bytes())])
+        monkeypatch.setenv("CLEAVE_FAKE_ORDER", str(len(uses)))
+        results.append(run_apart(path, 3))
+    assert len(uses[0]) > 10 and max(uses[0]) > 8 and not uses[1]
+    (given, _, found), (other, _, expected) = results
+    assert np.array_equal(given, other)
+    assert all(np.array_equal(value, found[name]) for name, value in expected.items())
 
 
 def test_ranks_share_a_device(tmp_path, monkeypatch):

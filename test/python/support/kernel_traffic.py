@@ -118,6 +118,11 @@ def parse_module(text):
 
 FUNCTION = re.compile(r'// grid (\d+), block (\d+)([^\n]*)\nextern "C" __global__ void [^\n]*\n'
                       r"cleave_(kernel|finish)_(\w+)\(([^)]*)\) \{\n(.*?)\n\}\n", re.S)
+#: Of a kernel of which a launch has many uses: its code, and the first of what calls it.
+CALLED = re.compile(r"static __device__ __forceinline__ void\n"
+                    r"cleave_(kernel|finish)0_(\w+)\(const unsigned block, ([^)]*)\) \{\n"
+                    r"(.*?)\n\}\n\n// grid (\d+), block (\d+)[^\n]*\n[^\n]*\n"
+                    r"cleave_(?:kernel|finish)(\d*)_", re.S)
 
 
 @dataclasses.dataclass
@@ -138,10 +143,23 @@ class Stage:
 
 
 def parse_text(text):
-    return [Stage(name, kind == "finish", int(grid), int(block), body,
+    """The functions, of one use each."""
+    found = [(kind, name, int(grid), block, body, parameters)
+             for grid, block, _, kind, name, parameters, body in FUNCTION.findall(text)
+             if f"cleave_{kind}0_{name}(" not in text]
+    found += [(kind, name, int(grid) // int(uses or 1), block,
+               re.sub(r"\bblock\b", "blockIdx.x", body), parameters)
+              for kind, name, parameters, body, grid, block, uses in CALLED.findall(text)]
+    return [Stage(name, kind == "finish", grid, int(block), body,
                   [p.strip().replace("__restrict__ ", "").replace("const ", "")
                    for p in parameters.split(",")])
-            for grid, block, _, kind, name, parameters, body in FUNCTION.findall(text)]
+            for kind, name, grid, block, body, parameters in found]
+
+
+def end(text):
+    """Where the kernels end, and those of other commands follow."""
+    last = list(re.finditer(r"\ncleave_(?:kernel|finish)\d*_\w+\([^)]*\) \{\n", text))[-1]
+    return text.index("\n}\n", last.end()) + 3
 
 
 def _trips(stage, kernel):

@@ -102,6 +102,32 @@ def Offload : Pass<"exec-offload", "::mlir::ModuleOp"> {
   ];
 }
 
+def MergeLaunches : Pass<"exec-merge-launches", "::mlir::ModuleOp"> {
+  let summary = "Lets one launch run many uses of a kernel, for GPUs";
+  let description = [{
+    Launches of one kernel in one part that do not depend on each other become
+    one with several `uses`, where that of the first or of the last was, as far
+    as its addresses fit into the parameters of a launch. Commands are in the
+    order that memory planning chooses. The peak of a part stays, but for a
+    thousandth of it or a 64th of `moved-bytes`, and what a part computes for
+    itself lives no longer than before if it has more than `moved-bytes`.
+    ```mlir
+    %0 = exec.launch @mul_reduce(%g0) : (tensor<768xf32>) -> tensor<f32>
+    %1 = exec.launch @mul_reduce(%g1) : (tensor<768xf32>) -> tensor<f32>
+    // becomes
+    %0:2 = exec.launch @mul_reduce(%g0, %g1) {uses = 2 : i64}
+        : (tensor<768xf32>, tensor<768xf32>) -> (tensor<f32>, tensor<f32>)
+    ```
+  }];
+  let options = [
+    Option<"threads", "threads", "int64_t", "1",
+           "Number of threads for which scratch memory is planned">,
+    Option<"movedBytes", "moved-bytes", "int64_t", "4194304",
+           "The most bytes that live longer because one launch is moved">,
+  ];
+  let dependentDialects = ["::cleave::exec::ExecDialect"];
+}
+
 def PlanMemory : Pass<"exec-plan-memory", "::mlir::ModuleOp"> {
   let summary = "Assigns every buffer of every action an offset in one arena";
   let description = [{

@@ -60,7 +60,7 @@ public:
       }
     }
     if (best != commands)
-      rearrange(best);
+      arrange(part, best);
     return success();
   }
 
@@ -354,30 +354,6 @@ private:
     return order;
   }
 
-  /// Moves the ops into the order; views and joins come before their readers.
-  void rearrange(ArrayRef<Operation *> order) {
-    Block &block = part.front();
-    Operation *terminator = block.getTerminator();
-    SmallPtrSet<Operation *, 32> placed;
-    std::function<void(Operation *)> place = [&](Operation *op) {
-      if (!placed.insert(op).second)
-        return;
-      for (Value operand : op->getOperands())
-        if (Operation *def = operand.getDefiningOp())
-          if (!isa<CommandOpInterface>(def))
-            place(def);
-      op->moveBefore(terminator);
-    };
-    for (Operation *op : order)
-      place(op);
-    SmallVector<Operation *> rest;
-    for (Operation &op : block.without_terminator())
-      if (!placed.contains(&op))
-        rest.push_back(&op);
-    for (Operation *op : rest)
-      place(op);
-  }
-
   func::FuncOp part;
   const llvm::BitVector &dying;
   int64_t threads;
@@ -392,6 +368,29 @@ private:
 };
 
 } // namespace
+
+void cleave::exec::arrange(func::FuncOp part, ArrayRef<Operation *> order) {
+  Block &block = part.front();
+  Operation *terminator = block.getTerminator();
+  SmallPtrSet<Operation *, 32> placed;
+  std::function<void(Operation *)> place = [&](Operation *op) {
+    if (!placed.insert(op).second)
+      return;
+    for (Value operand : op->getOperands())
+      if (Operation *def = operand.getDefiningOp())
+        if (!isa<CommandOpInterface>(def))
+          place(def);
+    op->moveBefore(terminator);
+  };
+  for (Operation *op : order)
+    place(op);
+  SmallVector<Operation *> rest;
+  for (Operation &op : block.without_terminator())
+    if (!placed.contains(&op))
+      rest.push_back(&op);
+  for (Operation *op : rest)
+    place(op);
+}
 
 LogicalResult cleave::exec::orderCommands(func::FuncOp part,
                                           const llvm::BitVector &dying,

@@ -33,6 +33,36 @@ SmallVector<Operation *> cleave::exec::readersOf(Value value) {
   return readers;
 }
 
+/// True if `run` is the last to read a value made by an action.
+static bool diesIn(Value value, RunOp run) {
+  if (!value.getDefiningOp<RunOp>())
+    return false;
+  return llvm::all_of(value.getUsers(),
+                      [&](Operation *user) {
+                        return user == run ||
+                               (isa<RunOp>(user) && user->isBeforeInBlock(run));
+                      }) &&
+         llvm::count(value.getUsers(), run) == 1;
+}
+
+FailureOr<llvm::StringMap<llvm::BitVector>>
+cleave::exec::dyingArguments(ModuleOp module) {
+  SymbolTable symbols(module);
+  llvm::StringMap<llvm::BitVector> dying;
+  for (auto program : module.getOps<ProgramOp>())
+    for (auto run : program.getBody().getOps<RunOp>()) {
+      auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+      if (!part || part.isExternal())
+        return run.emitOpError("'") << run.getCallee() << "' is not a part";
+      auto [it, first] = dying.try_emplace(
+          run.getCallee(), llvm::BitVector(part.getNumArguments(), true));
+      for (auto [i, value] : llvm::enumerate(run.getInputs()))
+        if (!diesIn(value, run))
+          it->second.reset(i);
+    }
+  return std::move(dying);
+}
+
 std::optional<unsigned> cleave::exec::mustShare(Operation *op, unsigned index) {
   if (auto command = dyn_cast<CommandOpInterface>(op))
     for (Share share : command.getShares())

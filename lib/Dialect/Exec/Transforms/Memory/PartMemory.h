@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/BitVector.h"
+#include "llvm/ADT/StringMap.h"
 
 namespace cleave::exec {
 
@@ -71,6 +72,15 @@ void markGradients(mlir::func::FuncOp part, const llvm::BitVector &dying,
 mlir::LogicalResult orderCommands(mlir::func::FuncOp part,
                                   const llvm::BitVector &dying,
                                   int64_t threads);
+
+/// Moves the commands of a part into the order; views and joins come before
+/// their readers.
+void arrange(mlir::func::FuncOp part, llvm::ArrayRef<mlir::Operation *> order);
+
+/// By part that an entry runs, the arguments that are not read after the part
+/// in any of its runs.
+mlir::FailureOr<llvm::StringMap<llvm::BitVector>>
+dyingArguments(mlir::ModuleOp module);
 
 /// Reports a command that refers to a value of the second tier and is not a
 /// fetch or an eviction.

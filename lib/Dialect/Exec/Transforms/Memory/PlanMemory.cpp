@@ -63,7 +63,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     if (programs.empty())
       return module.emitError(
           "has no exec.program; run --exec-unroll-schedule first");
-    if (failed(planParts(programs)))
+    if (failed(planParts()))
       return failure();
     std::map<int64_t, SmallVector<ProgramOp>> positions;
     for (ProgramOp program : programs)
@@ -121,20 +121,12 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
 
   //===--- Parts ----------------------------------------------------------===//
 
-  LogicalResult planParts(ArrayRef<ProgramOp> programs) {
-    llvm::StringMap<llvm::BitVector> dying;
-    for (ProgramOp program : programs)
-      for (auto run : program.getBody().getOps<RunOp>()) {
-        func::FuncOp part = parts.functions.lookup(run.getCallee());
-        if (!part || part.isExternal())
-          return run.emitOpError("'") << run.getCallee() << "' is not a part";
-        auto [it, first] = dying.try_emplace(
-            run.getCallee(), llvm::BitVector(part.getNumArguments(), true));
-        for (auto [i, value] : llvm::enumerate(run.getInputs()))
-          if (!diesIn(value, run))
-            it->second.reset(i);
-      }
-    for (auto &entry : dying) {
+  LogicalResult planParts() {
+    FailureOr<llvm::StringMap<llvm::BitVector>> dying =
+        dyingArguments(getOperation());
+    if (failed(dying))
+      return failure();
+    for (auto &entry : *dying) {
       func::FuncOp part = parts.functions.lookup(entry.getKey());
       if (failed(checkTier(part)) || failed(settleResults(part)) ||
           failed(orderCommands(part, entry.second, threads)))
@@ -144,18 +136,6 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
           assignBuffers(part, commandsOf(part), entry.second, threads);
     }
     return success();
-  }
-
-  /// True if `run` is the last to read a value made by an action.
-  static bool diesIn(Value value, RunOp run) {
-    if (!value.getDefiningOp<RunOp>())
-      return false;
-    return llvm::all_of(value.getUsers(),
-                        [&](Operation *user) {
-                          return user == run || (isa<RunOp>(user) &&
-                                                 user->isBeforeInBlock(run));
-                        }) &&
-           llvm::count(value.getUsers(), run) == 1;
   }
 
   void writeParts() {
