@@ -72,7 +72,7 @@ TEST_F(Memory, RandomPrograms) {
   if (const char *text = std::getenv("CLEAVE_MEMORY_MODELS"))
     count = std::atoi(text);
   double worst = 1, sum = 0;
-  int entries = 0;
+  int entries = 0, merged = 0;
   for (int seed = 1; seed <= count; ++seed) {
     for (int64_t microBatches : {1, 4}) {
       RandomGraph graph = drawRandomGraph(context.get(), seed, {});
@@ -83,6 +83,8 @@ TEST_F(Memory, RandomPrograms) {
           << "seed " << seed << ", " << microBatches << " micro-batches";
       ASSERT_TRUE(succeeded(checkMemory(*graph.module)))
           << "seed " << seed << ", " << microBatches << " micro-batches";
+      graph.module->walk(
+          [&](exec::LaunchOp launch) { merged += launch.getUses() - 1; });
       for (auto program : graph.module->getOps<exec::ProgramOp>()) {
         double peak =
             program->getAttrOfType<IntegerAttr>(exec::kPeakAttr).getInt();
@@ -100,6 +102,7 @@ TEST_F(Memory, RandomPrograms) {
   std::printf("%d entries, peak / lower bound: mean %.4f, worst %.4f\n",
               entries, sum / entries, worst);
   EXPECT_LE(worst, 1.15);
+  EXPECT_GE(merged, count);
 }
 
 /// Stages of a pipeline: each position has an arena of its own, and what is
@@ -115,6 +118,7 @@ TEST_F(Memory, RandomPipelines) {
     const Case &drawn = cases[seed % 4];
     RandomGraph graph = drawRandomGraph(context.get(), seed, {});
     PhaseOptions options = optionsOf(4, /*clip=*/seed % 3 == 0);
+    options.processors = seed % 3 ? 132 : 0;
     options.mesh = "pp=2";
     options.schedule = drawn.schedule;
     options.chunks = drawn.chunks;
