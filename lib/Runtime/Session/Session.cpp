@@ -91,7 +91,9 @@ Error Session::startRanks(const SessionOptions &options) {
   int wanted = options.threads > 0              ? options.threads
                : std::getenv("OMP_NUM_THREADS") ? ThreadTeam::defaultThreads()
                                                 : cores / sharing;
-  int each = std::clamp(wanted / static_cast<int>(count), 1, program.threads);
+  // Beside a GPU they fill and convert what is on the host.
+  int most = program.target.empty() ? program.threads : Program::kMaxThreads;
+  int each = std::clamp(wanted / static_cast<int>(count), 1, most);
   int64_t all = int64_t(each) * static_cast<int64_t>(count) * sharing;
   bool pin = all == cores && all > 1 && sharing == 1;
   if (!processes)
