@@ -476,12 +476,11 @@ def compare_losses(run, cases, weights):
     def cleave_name(own):
         return f"cleave bf16, residual {own['residual']}"
 
-    # Those that are compared come first: Cleave's default, and what autocast does.
+    # Cleave's default, and what autocast does, come first.
     cases = sorted(cases, key=lambda own: own["residual"] != "16bit")
-    order = ["torch f32", cleave_name(cases[0]), "torch bf16, residual f32"]
-    work = [(order[0], lambda: torch("torch f32", "f32", "f32", "eager")),
-            (order[1], lambda: cleave(cases[0])),
-            (order[2], lambda: torch("torch bf16 f32", "bf16", "f32", mode)),
+    work = [("torch f32", lambda: torch("torch f32", "f32", "f32", "eager")),
+            (cleave_name(cases[0]), lambda: cleave(cases[0])),
+            ("torch bf16, residual f32", lambda: torch("torch bf16 f32", "bf16", "f32", mode)),
             ("torch bf16, residual 16bit", lambda: torch("torch bf16 16bit", "bf16", "16bit",
                                                          mode))]
     work += [(cleave_name(own), lambda own=own: cleave(own)) for own in cases[1:]]
