@@ -47,6 +47,7 @@
 ///   offset-last:N  its last pointer is
 ///   barrier:LINE   see Emulation.h
 ///   skip:N         the N-th launch is left out
+///   refuse-launch:N  the N-th launch is an error
 ///   swap-call:N, skip-call:N  the same of the N-th cleave_fake_enqueue
 ///
 /// The variables of order, record and fault are read at each call: a test may

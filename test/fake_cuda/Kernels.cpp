@@ -415,6 +415,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned gridX,
   uint64_t count = countCall("launch");
   if (isFault("skip", count))
     return CUDA_SUCCESS;
+  if (isFault("refuse-launch", count))
+    return CUDA_ERROR_LAUNCH_FAILED;
   if (isFault("swap-stream", count))
     stream = otherStream(stream);
   if (isFault("grid", count)) {

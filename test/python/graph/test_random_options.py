@@ -26,7 +26,9 @@ NEVER_TAKEN = {
 }
 
 #: What passes are never drawn, and why.
-NEVER_RUN = {}
+NEVER_RUN = {
+    "exec-merge-launches": "programs of GPUs alone have it: test_cuda_device.py, MemoryTest.cpp",
+}
 
 #: Reasons to refuse, by a part of the message.
 REFUSALS = [

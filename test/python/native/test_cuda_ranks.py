@@ -43,19 +43,19 @@ def compiled(layout, precision, folder):
                         "--momentum=0")
 
 
-def says(artifact, **environment):
+def says(artifact, sharing=1, **environment):
     """The last line of what steps say in a process of their own, which must end by itself."""
     script = """
 import sys
 from cleave import _runtime
-session = _runtime.open(sys.argv[1])
+session = _runtime.open(sys.argv[1], ranks_per_device=int(sys.argv[2]))
 for _ in range(2):
     message = session.run("train", 0, 2)
     if message:
         sys.exit(message)
 """
     result = subprocess.run(
-        [sys.executable, "-c", script, str(artifact)], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", script, str(artifact), str(sharing)], capture_output=True, text=True, timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
     return result.stderr.strip().split("\n")[-1] if result.returncode else ""
 
@@ -128,6 +128,22 @@ def test_failures_end_with_one_message(device):
         said = says(device, CLEAVE_FAKE_NCCL=fault, **with_nccl)
         assert len(said) < 1000
         assert re.search(message, said), (fault, said)
+
+
+def test_a_failure_ends_the_ranks_that_share_a_gpu(device, tmp_path):
+    """Wherever one rank fails, the other does not wait for what no longer comes: a launch is refused
+    among those of both ranks' steps, of which some are of the exchange."""
+    record = tmp_path / "record"
+    sharing = dict(sharing=2, CLEAVE_FAKE_DEVICES="1", CLEAVE_SHARED_GPU="on")
+    assert says(device, CLEAVE_FAKE_RECORD=str(record), **sharing) == ""
+    launches = [line for line in record.read_text().splitlines() if "kind=launch" in line]
+    of_exchanges = [i for i, line in enumerate(launches) if "cleave_reduce" in line]
+    assert of_exchanges
+    step = len(launches) // 2
+    wanted = range(2, step, 5) if ALL else [2, of_exchanges[0], step // 2, step - 8]
+    for number in wanted:
+        said = says(device, CLEAVE_FAKE_FAULT=f"refuse-launch:{number + 1}", **sharing)
+        assert "launching a kernel" in said and len(said) < 1000, (number, said)
 
 
 def test_without_the_library(device, tmp_path):
