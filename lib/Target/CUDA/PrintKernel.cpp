@@ -281,11 +281,9 @@ void KernelPrinter::printBounds(int64_t uses) {
   os << "// grid " << uses * grid << ", block " << block << note << "\n";
   os << "extern \"C\" __global__ void __launch_bounds__(" << block;
   // ptxas would rather spill than use more registers than a full
-  // multiprocessor has; kernels over rows use about a hundred, and those that
-  // accumulate, which wait more, no more than that.
+  // multiprocessor has; kernels over rows use about a hundred.
   if (!flat)
-    os << ", "
-       << std::max<int64_t>(1, (kernel.accumulates() ? 640 : 480) / block);
+    os << ", " << std::max<int64_t>(1, 480 / block);
   os << ")\n" << symbol(uses) << "(";
 }
 

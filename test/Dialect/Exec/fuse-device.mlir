@@ -37,12 +37,12 @@ func.func @few_rows(%g: tensor<8x50256xf32>, %y: tensor<8x50256xf32>)
 // -----
 
 // A group of rows for each processor, where their number is not divisible, in
-// blocks of as many threads as two would have.
+// blocks that have a processor for themselves.
 
 // CHECK-LABEL: func.func @many_rows
 // CHECK: exec.launch @softmax_grad_reduce(
 // CHECK: exec.kernel @softmax_grad_reduce column [1576, 768]
-// CHECK-SAME: groups = 108 : i64, teams = 3 : i64, threads = 192 : i64
+// CHECK-SAME: groups = 108 : i64, teams = 2 : i64, threads = 192 : i64
 func.func @many_rows(%g: tensor<1576x768xf32>, %y: tensor<1576x768xf32>)
     -> (tensor<1576x768xf32>, tensor<768xf32>) {
   %0 = graph.softmax_grad %g, %y : (tensor<1576x768xf32>, tensor<1576x768xf32>) -> tensor<1576x768xf32>

@@ -296,13 +296,13 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
     kernel.setGroups((rows + perGroup - 1) / perGroup);
     return;
   }
-  // The registers of a multiprocessor, a hundred for a thread, are enough for
-  // twice as many threads: of two blocks or, where there is one, of that.
-  constexpr int64_t half = 320;
-  kernel.setTeams(teamsOnDevice(kernel, half));
+  // The registers of a multiprocessor, of which a thread takes about a hundred,
+  // are enough for two blocks of `few` threads, or for one of `many`.
+  constexpr int64_t few = 288, many = 512;
+  kernel.setTeams(teamsOnDevice(kernel, few));
   kernel.setGroups(groupsOnDevice(kernel, processors));
   if (!kernel.hasApartColumns() && kernel.getGroups() < 2 * processors)
-    kernel.setTeams(teamsOnDevice(kernel, 2 * half));
+    kernel.setTeams(teamsOnDevice(kernel, many));
   kernel.setTeams(
       std::clamp<int64_t>(rows / kernel.getGroups(), 1, kernel.getTeams()));
 }
