@@ -536,8 +536,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("part", choices=["test", "bench", "loss"])
-    add("--only", default="", metavar="NAMES", help="of cases, with commas; one that is no name "
-        "stands for all that begin with it")
+    add("--only", default="", metavar="NAMES", help="of cases, with commas, or what names "
+        "begin with")
     add("--list", action="store_true", help="print the names of cases, and run nothing")
     add("--limit", type=float, default=540, metavar="SECONDS",
         help="for all; what is left then is skipped, and said to be (default: %(default)g)")
