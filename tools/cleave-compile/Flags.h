@@ -294,7 +294,8 @@ struct Flags {
           "torch.utils.checkpoint; several with commas, by default "
           "free,regions, and regions with --target cuda; a policy for each "
           "block, as '3 full; 5 free; none'; or auto: by blocks, the least time "
-          "within --memory-limit. Results have the same bits")};
+          "within --memory-limit. Results have the same bits, on a GPU but "
+          "for gelu that is computed again")};
   cl::opt<std::string> recomputeFile{
       "recompute-file", cl::cat(training), cl::value_desc("file"),
       cl::desc("Instead of --recompute, a file with a policy for each block; "
