@@ -80,6 +80,14 @@ bool widensFloats(const FusionNode &node) {
          computesNothing(node.op);
 }
 
+/// Whether elements of `type` are in the order of a dense tensor, with a row of
+/// the last dimension in one place.
+bool isInRows(RankedTensorType type) {
+  ArrayRef<int64_t> strides = getLayout(type).strides;
+  return type.getRank() > 0 && strides.back() == 1 &&
+         llvm::is_sorted(llvm::reverse(strides));
+}
+
 struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
   using FuseBase::FuseBase;
 
@@ -124,10 +132,34 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     return success();
   }
 
+  /// Lets a kernel write what is a part of a larger value in its place.
+  LogicalResult writeInPlace(Block &block) {
+    for (auto copy : llvm::make_early_inc_range(block.getOps<CopyOp>())) {
+      auto value = dyn_cast<OpResult>(copy.getInput());
+      if (!value || !value.hasOneUse() || copy.getInto() ||
+          !isDense(cast<RankedTensorType>(value.getType())) ||
+          !isInRows(copy.getType()) || copy.use_empty() ||
+          !llvm::all_of(copy->getUsers(), llvm::IsaPred<JoinOp>))
+        continue;
+      auto node = probe(value.getOwner());
+      if (failed(node))
+        return failure();
+      if (!node->fusable ||
+          llvm::none_of(node->definitions, [&](const auto &definition) {
+            return definition.result == value && definition.plain;
+          }))
+        continue;
+      value.setType(copy.getType());
+      copy.replaceAllUsesWith(value);
+      copy.erase();
+    }
+    return success();
+  }
+
   LogicalResult fuse(func::FuncOp func, SymbolTable &symbols,
                      llvm::StringMap<KernelOp> &known) {
     Block &block = func.getBody().front();
-    if (failed(prepare(block)))
+    if (failed(prepare(block)) || failed(writeInPlace(block)))
       return failure();
     std::vector<FusionNode> nodes;
     for (Operation &op : block.without_terminator()) {

@@ -250,7 +250,12 @@ static int64_t maxUses(KernelOp kernel) {
 
 void Merger::run(SymbolTable &symbols) {
   addPlaces();
-  // Launches of one kernel with equal types, which layouts are part of.
+  // Launches of one kernel with equal types, which layouts are part of. Where
+  // an operand begins in its buffer is a part of its address.
+  auto atStart = [](Type type) -> Type {
+    auto tensor = cast<RankedTensorType>(type);
+    return withLayout(tensor, {getLayout(tensor).strides, 0});
+  };
   using Form = std::tuple<Attribute, Attribute, Attribute>;
   llvm::MapVector<Form, SmallVector<unsigned>> candidates;
   Builder builder(part.getContext());
@@ -258,7 +263,8 @@ void Merger::run(SymbolTable &symbols) {
     if (auto launch = dyn_cast<LaunchOp>(op); launch && launch.getUses() == 1)
       candidates[{launch.getKernelAttr(), launch.getInplaceAttr(),
                   TypeAttr::get(builder.getFunctionType(
-                      launch->getOperandTypes(), launch->getResultTypes()))}]
+                      llvm::map_to_vector(launch->getOperandTypes(), atStart),
+                      launch->getResultTypes()))}]
           .push_back(i);
   for (auto &[form, list] : candidates)
     if (auto kernel = symbols.lookup<KernelOp>(
