@@ -149,3 +149,45 @@ func.func @there_and_back(
       spmd.shardings = [#spmd.sharding<@mesh, [{"tp"}, {}]>]} : tensor<4x8xf32>
   return %3, %1, %4 : tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x8xf32>
 }
+
+// What is added behind the reduction is added before it; not where a sum has
+// another reader.
+// CHECK-LABEL: func.func @sum_of_sums(
+func.func @sum_of_sums(
+    %x: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>},
+    %y: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>})
+    -> (tensor<2xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>},
+        tensor<2xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>},
+        tensor<2xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4x4xf32>) -> tensor<4xf32>
+  %1 = graph.reduce sum %y {dims = array<i64: 0>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4x4xf32>) -> tensor<4xf32>
+  // CHECK: %[[A:.*]] = graph.reduce
+  // CHECK: %[[B:.*]] = graph.reduce
+  // CHECK: %[[T:.*]] = graph.add %[[A]], %[[B]]
+  // CHECK: %[[S:.*]] = spmd.reduce_scatter sum %[[T]] by
+  %2 = spmd.reduce_scatter sum %0 by <@mesh, [{"dp"}]> {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : tensor<4xf32> -> tensor<2xf32>
+  %3 = spmd.reduce_scatter sum %1 by <@mesh, [{"dp"}]> {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : tensor<4xf32> -> tensor<2xf32>
+  %4 = graph.add %2, %3 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+  // CHECK: %[[C:.*]] = graph.neg %[[A]]
+  // CHECK: %[[D:.*]] = graph.neg %[[B]]
+  // CHECK: %[[R0:.*]] = spmd.reduce_scatter sum %[[C]] by
+  // CHECK: %[[R1:.*]] = spmd.reduce_scatter sum %[[D]] by
+  // CHECK: %[[S1:.*]] = graph.add %[[R0]], %[[R1]]
+  // CHECK: return %[[S]], %[[S1]], %[[R1]]
+  %5 = graph.neg %0 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4xf32>) -> tensor<4xf32>
+  %6 = graph.neg %1 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4xf32>) -> tensor<4xf32>
+  %7 = spmd.reduce_scatter sum %5 by <@mesh, [{"dp"}]> {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : tensor<4xf32> -> tensor<2xf32>
+  %8 = spmd.reduce_scatter sum %6 by <@mesh, [{"dp"}]> {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : tensor<4xf32> -> tensor<2xf32>
+  %9 = graph.add %7, %8 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+  return %4, %9, %8 : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>
+}

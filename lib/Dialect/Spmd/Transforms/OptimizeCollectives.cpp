@@ -5,10 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Spmd/Transforms/OptimizeCollectives.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
-#include "cleave/Dialect/Spmd/Transforms/OptimizeCollectives.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/OperationSupport.h"
 #include "mlir/IR/PatternMatch.h"
@@ -20,6 +21,7 @@ namespace cleave::spmd {
 } // namespace cleave::spmd
 
 using namespace mlir;
+using namespace cleave;
 using namespace cleave::spmd;
 
 namespace {
@@ -38,10 +40,13 @@ public:
       if (!slice || !scatterSlice(slice, mesh, rewriter))
         undoCollective(&op, mesh, rewriter);
     }
+    for (auto sum : llvm::make_early_inc_range(body.getOps<graph::AddOp>()))
+      reduceSum(sum);
   }
 
 private:
   void mergeEqual();
+  void reduceSum(graph::AddOp sum);
 
   Block &body;
   Mesh mesh;
@@ -85,6 +90,39 @@ void Optimizer::mergeEqual() {
     op.replaceAllUsesWith(*same);
     op.erase();
   }
+}
+
+/// A sum of two sums over devices becomes one of the sum of their terms: half
+/// as much is sent.
+void Optimizer::reduceSum(graph::AddOp sum) {
+  auto first = sum.getLhs().getDefiningOp<ReduceScatterOp>();
+  auto second = sum.getRhs().getDefiningOp<ReduceScatterOp>();
+  if (!first || !second || first == second ||
+      first.getKind() != ReductionKind::sum || !first->hasOneUse() ||
+      !second->hasOneUse() || first.getType() != sum.getType() ||
+      first->getAttrDictionary() != second->getAttrDictionary() ||
+      first.getInput().getType() != second.getInput().getType())
+    return;
+  auto placeOf = [](Value value) {
+    auto result = dyn_cast<OpResult>(value);
+    auto all = result
+                   ? result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr)
+                   : ArrayAttr();
+    return all ? dyn_cast<ShardingAttr>(all[result.getResultNumber()])
+               : ShardingAttr();
+  };
+  ShardingAttr place = placeOf(first.getInput());
+  if (!place || place != placeOf(second.getInput()))
+    return;
+  rewriter.setInsertionPoint(sum);
+  auto terms = graph::AddOp::create(rewriter, sum.getLoc(), first.getInput(),
+                                    second.getInput());
+  annotate(terms, place, writtenGlobalType(first.getInput()));
+  auto reduced = cast<ReduceScatterOp>(rewriter.clone(*first));
+  reduced.getInputMutable().assign(terms);
+  rewriter.replaceOp(sum, reduced);
+  rewriter.eraseOp(first);
+  rewriter.eraseOp(second);
 }
 
 /// Returns the axes of all dimensions.
