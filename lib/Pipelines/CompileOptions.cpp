@@ -116,6 +116,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("save_precision", options.phases.savePrecision) &&
       map.mapOptional("activation_reduction",
                       options.phases.activationReduction) &&
+      map.mapOptional("merge_products", options.phases.mergeProducts) &&
       map.mapOptional("gradient_dtype", options.phases.gradientType) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&
@@ -173,7 +174,12 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     read = false;
   }
   if (read && !isActivationReduction(options.phases.activationReduction)) {
-    path.field("activation_reduction").report("expected \"auto\", \"f32\" or \"16bit\"");
+    path.field("activation_reduction")
+        .report("expected \"auto\", \"f32\" or \"16bit\"");
+    read = false;
+  }
+  if (read && !isMergeProducts(options.phases.mergeProducts)) {
+    path.field("merge_products").report("expected \"auto\", \"on\" or \"off\"");
     read = false;
   }
   if (read && options.phases.precision == "fp8" &&

@@ -58,6 +58,10 @@ bool cleave::isActivationReduction(StringRef name) {
   return llvm::is_contained({"auto", "f32", "16bit"}, name);
 }
 
+bool cleave::isMergeProducts(StringRef name) {
+  return llvm::is_contained({"auto", "on", "off"}, name);
+}
+
 std::string cleave::offloadProblem(StringRef kinds) {
   llvm::SmallVector<StringRef> names;
   kinds.split(names, ',');
@@ -241,10 +245,13 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
 }
 
 /// Shapes are those of one device and one micro-batch.
-static void addLocal(OpPassManager &passes, const PhaseOptions &) {
+static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createPartition());
   passes.addPass(spmd::createOptimizeCollectives());
   passes.addPass(spmd::createVerifyLocal());
+  // After verification: what is merged is of this device alone.
+  if (options.mergesProducts())
+    passes.addPass(spmd::createMergeProducts());
 }
 
 /// When parameters are gathered. Each micro-batch of an asynchronous schedule

@@ -229,6 +229,9 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     options.fp8History = choose(narrow, {int64_t(1), int64_t(2), int64_t(16)});
     options.fp8Margin = narrow.integer(0, 1);
   }
+  Random merged(graph.seed ^ 0x3e26);
+  if (options.precision != "f32" && merged.chance(0.6))
+    options.mergeProducts = "on";
   Random memory(graph.seed ^ 0x3e3c);
   options.fusedAttention = memory.chance(0.8);
   options.recompute =
@@ -279,6 +282,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("save_precision", own.savePrecision);
   add("activation_reduction", own.activationReduction);
   add("gradient_dtype", own.gradientType);
+  add("merge_products", own.mergeProducts);
   add("offload", own.offload);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);

@@ -40,7 +40,8 @@ public:
                                          : mlir::Type(builder.getF32Type())),
         hasTwins(Random(seed ^ 0x7417).chance(0.3)),
         hasWritten(Random(seed ^ 0xb0f5).chance(0.25)),
-        hasMixture(Random(seed ^ 0xe8be).chance(0.15)) {}
+        hasMixture(Random(seed ^ 0xe8be).chance(0.15)),
+        hasProjections(Random(seed ^ 0x94a0).chance(0.3)) {}
 
   RandomGraph run();
 
@@ -98,6 +99,7 @@ private:
   void addCast();
   void addParameterOnly();
   void addTwins();
+  void addProjections();
   void addWritten();
   void addMixture();
   mlir::Value buildLoss();
@@ -119,10 +121,10 @@ private:
   mlir::Value rngValue;
   int64_t names = 0, dropouts = 0;
   bool isDerivative = true;
-  /// Whether two parameters have one gradient, the model writes buffers, and it
-  /// has a mixture of experts: drawn separately, which leaves other models
-  /// unchanged.
-  bool hasTwins, hasWritten, hasMixture;
+  /// Whether two parameters have one gradient, the model writes buffers, has a
+  /// mixture of experts, and several products of one value: drawn separately,
+  /// which leaves other models unchanged.
+  bool hasTwins, hasWritten, hasMixture, hasProjections;
 };
 
 } // namespace cleave

@@ -88,11 +88,13 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
     options.residual = types.chance(0.3) ? "f32" : "16bit";
     options.activationReduction = types.chance(0.3) ? "16bit" : "f32";
     options.gradientType = types.chance(0.3) ? "bf16" : "f32";
+    options.mergeProducts = types.chance(0.5) ? "on" : "off";
   }
-  // A tree over samples, which not all devices and recipes support.
+  // A tree over samples, which not all devices and recipes support; with 16
+  // bits, parameters are sharded too.
   if (more.chance(0.15) && options.devices != 3 &&
-      (options.zero == 0 ||
-       (options.zero == 1 && optimizer.maxGradNorm == 0))) {
+      (options.zero == 0 || (options.zero == 1 && options.precision == "f32" &&
+                             optimizer.maxGradNorm == 0))) {
     options.grains = 4;
     options.microBatches = 1;
   }
@@ -118,7 +120,7 @@ std::string NativeOptions::text() const {
       microBatches, grains, threads, vectorBits, maxLogitsBytes, bucketBytes,
       writeOut, fusion, update, optimizer.maxGradNorm,
       precision + "," + residual + "," + activationReduction + "," +
-          gradientType,
+          gradientType + ",merge_products=" + mergeProducts,
       split);
 }
 
@@ -152,6 +154,7 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.residual = options.residual;
   result.phases.activationReduction = options.activationReduction;
   result.phases.gradientType = options.gradientType;
+  result.phases.mergeProducts = options.mergeProducts;
   return result;
 }
 
@@ -283,11 +286,12 @@ struct Expectation {
 class Comparison {
 public:
   /// With `checksFinite`, native steps that are not finite stop; `step` does
-  /// not, so that it gives the results they would have had.
-  Comparison(ModuleOp step, Session &session, bool checksFinite,
+  /// not, so that it gives the results they would have had. With `narrow`, the
+  /// step has values of 16 bits.
+  Comparison(ModuleOp step, Session &session, bool checksFinite, bool narrow,
              NativeOutcome &outcome)
       : step(step), session(session), checksFinite(checksFinite),
-        outcome(outcome) {}
+        narrow(narrow), outcome(outcome) {}
 
   /// Runs an entry the given number of times before its results are read, since
   /// reading runs deferred updates; returns whether to continue.
@@ -313,7 +317,7 @@ private:
 
   ModuleOp step;
   Session &session;
-  bool checksFinite;
+  bool checksFinite, narrow;
   NativeOutcome &outcome;
   /// Whether a training step was compared.
   bool trained = false;
@@ -389,8 +393,14 @@ bool Comparison::expect(StringRef entry, const NamedTensors &inputs,
         auto costed = dyn_cast<graph::CostOpInterface>(op);
         if (!costed || costed.getCost().flops == 0)
           return;
+        // Stages add what they have of a sum first: in 16 bits too.
+        auto type = dyn_cast<RankedTensorType>(op->getResult(0).getType());
+        double unit =
+            narrow && type && type.getElementType().getIntOrFloatBitWidth() < 32
+                ? 0x1p-9
+                : 2 * kEpsilon;
         for (double &x : tensor.floats)
-          x *= 1 + rng.uniform(-2, 2) * kEpsilon;
+          x *= 1 + rng.uniform(-unit, unit);
       });
     FailureOr<NamedTensors> typed =
         interpret(interpreter, entry, std::move(moved), scalars);
@@ -600,7 +610,8 @@ NativeOutcome cleave::compareNative(ModuleOp module, const NamedTensors &inputs,
   if ((*session)->find("lr"))
     if (llvm::Error error = (*session)->setScalar("lr", 0.5))
       return fail(llvm::toString(std::move(error)));
-  Comparison comparison(*step, **session, options.checkFinite, outcome);
+  Comparison comparison(*step, **session, options.checkFinite,
+                        options.precision != "f32", outcome);
   // Each step continues from the previous one; two run before any result is
   // read.
   struct Run {

@@ -290,6 +290,27 @@ void Generator::addTwins() {
   keep(AddOp::create(builder, loc, first, second), item.batchDim);
 }
 
+/// Three products of one value, of which the first gates the second.
+void Generator::addProjections() {
+  Item item = pick();
+  if (item.batchDim == item.rank() - 1)
+    return;
+  int64_t inner = rng.integer(1, 6), own = rng.integer(1, 6);
+  bool bias = rng.chance(0.5);
+  auto product = [&](int64_t outputs) -> Value {
+    return LinearOp::create(
+        builder, loc, item.value,
+        parameter({outputs, item.last()}, 0, 1.0 / std::sqrt(item.last())),
+        bias ? parameter({outputs}) : Value());
+  };
+  Value gate = product(inner), gated = product(inner), other = product(own);
+  keep(MulOp::create(builder, loc,
+                     GeluOp::create(builder, loc, gate, rng.chance(0.5)),
+                     gated),
+       item.batchDim);
+  keep(other, item.batchDim);
+}
+
 /// A running mean over the samples and other dimensions, which the model may
 /// also read, and a number of steps.
 void Generator::addWritten() {
@@ -397,6 +418,8 @@ RandomGraph Generator::run() {
     (this->*rng.pick(steps))();
   if (hasTwins)
     addTwins();
+  if (hasProjections)
+    addProjections();
   if (hasWritten)
     addWritten();
   if (hasMixture)

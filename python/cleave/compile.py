@@ -71,6 +71,7 @@ def compile(
     loss_scale: LossScale | float | None = None,
     save_precision: str = "f32",
     activation_reduction: str = "auto",
+    merge_products: str = "auto",
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -243,6 +244,9 @@ def compile(
             activations or gradients of them, in which ranks exchange their sums over
             shards: "f32", or "16bit", half the bytes, with each rank's part rounded.
             "auto" is "16bit" on a GPU (not with "fp8"), else "f32".
+        merge_products: with 16-bit precision, whether products of one value by several
+            weights are one product, as those of query, key and value: "on", "off", or
+            "auto": on a GPU. Sums of their gradients are then rounded once.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of
@@ -333,7 +337,7 @@ def compile(
         )
     # What the model asks for is known after its trace.
     asked = precision or (gradient_dtype if gradient_dtype == "fp16" else "bf16")
-    _check_precision(asked, residual, activation_reduction, gradient_dtype)
+    _check_precision(asked, residual, activation_reduction, merge_products, gradient_dtype)
     loss_scale_options(loss_scale, "fp16" if precision is None else precision)
     if save_precision not in ("f32", "bf16", "fp16", "fp8"):
         raise ValueError(f"save_precision is {save_precision!r}; it must be 'f32', 'bf16', 'fp16' "
@@ -427,7 +431,8 @@ def compile(
             traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups, policy=policy)
         if precision is None:
             precision = asked_precision(traced)
-            _check_precision(precision, residual, activation_reduction, gradient_dtype)
+            _check_precision(precision, residual, activation_reduction, merge_products,
+                             gradient_dtype)
             if precision != "f32":
                 log.warning('remark: the model asks for 16 bits, and is compiled with '
                             'precision="%s"', precision)
@@ -446,6 +451,7 @@ def compile(
             **loss_scale_options(loss_scale, precision),
             "save_precision": save_precision,
             "activation_reduction": activation_reduction,
+            "merge_products": merge_products,
             "gradient_dtype": gradient_dtype,
             "micro_batches": parts,
             "grains": deterministic or 0,
@@ -552,7 +558,8 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
             'the model to find which; check="off" compiles it as it is')
 
 
-def _check_precision(precision, residual, activation_reduction, gradient_dtype) -> None:
+def _check_precision(precision, residual, activation_reduction, merge_products,
+                     gradient_dtype) -> None:
     if precision not in ("f32", "bf16", "fp16", "fp8"):
         raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16', 'fp16' or 'fp8'")
     if residual not in ("16bit", "f32"):
@@ -562,6 +569,11 @@ def _check_precision(precision, residual, activation_reduction, gradient_dtype) 
                          "it must be 'auto', 'f32' or '16bit'")
     if activation_reduction == "16bit" and precision == "f32":
         raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16"')
+    if merge_products not in ("auto", "on", "off"):
+        raise ValueError(f"merge_products is {merge_products!r}; it must be 'auto', 'on' or 'off'")
+    if merge_products == "on" and precision == "f32":
+        raise ValueError('merge_products is "on", which needs precision="bf16" or "fp16": weights '
+                         "in f32 are not copied")
     if gradient_dtype not in ("f32", "bf16", "fp16"):
         raise ValueError(f"gradient_dtype is {gradient_dtype!r}; it must be 'f32', 'bf16' or 'fp16'")
     if activation_reduction == "16bit" and precision == "fp8":

@@ -230,6 +230,12 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (!isActivationReduction(flags.activationReduction))
     return "--activation-reduction is auto, f32 or 16bit, not '" +
            flags.activationReduction + "'";
+  if (!isMergeProducts(flags.mergeProducts))
+    return "--merge-products is auto, on or off, not '" + flags.mergeProducts +
+           "'";
+  if (flags.mergeProducts == "on" && flags.precision == "f32")
+    return "--merge-products on needs --precision bf16 or fp16: weights in f32 "
+           "are not copied";
   if (!isSavePrecision(flags.savePrecision))
     return "--save-precision is f32, bf16, fp16 or fp8, not '" +
            flags.savePrecision + "'";
@@ -353,6 +359,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.lossScaling = readLossScaling(flags);
   options.phases.savePrecision = flags.savePrecision;
   options.phases.activationReduction = flags.activationReduction;
+  options.phases.mergeProducts = flags.mergeProducts;
   options.phases.gradientType = flags.gradientType;
   options.phases.postValidation = flags.postValidation;
   options.phases.offload = flags.offload;

@@ -234,6 +234,13 @@ struct Flags {
           "gradients of them, in which ranks exchange their sums over shards: "
           "f32, the default on a processor, or 16bit, half the bytes, each "
           "rank's part rounded, the default on a GPU")};
+  cl::opt<std::string> mergeProducts{
+      "merge-products", cl::init("auto"), cl::cat(training),
+      cl::value_desc("auto|on|off"),
+      cl::desc(
+          "With 16-bit precision, whether products of one value by several "
+          "weights are one product, as those of query, key and value: auto, "
+          "the default, on a GPU; on; off")};
   cl::opt<std::string> gradientType{
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),
@@ -289,11 +296,13 @@ struct Flags {
       cl::desc(
           "What backward computes again instead of saving it. none; free: "
           "element-wise and row-wise ops; selective: the core of an attention "
-          "that is not one op (arXiv 2205.05198); full: all of each block, from "
+          "that is not one op (arXiv 2205.05198); full: all of each block, "
+          "from "
           "its input; regions: all of what the model runs in "
           "torch.utils.checkpoint; several with commas, by default "
           "free,regions, and regions with --target cuda; a policy for each "
-          "block, as '3 full; 5 free; none'; or auto: by blocks, the least time "
+          "block, as '3 full; 5 free; none'; or auto: by blocks, the least "
+          "time "
           "within --memory-limit. Results have the same bits, on a GPU but "
           "for gelu that is computed again")};
   cl::opt<std::string> recomputeFile{

@@ -75,6 +75,14 @@ struct PhaseOptions {
            (activationReduction == "auto" && processors > 0 &&
             precision != "f32" && precision != "fp8");
   }
+  /// Whether products of one value by several weights are one
+  /// (--spmd-merge-products): "on", "off", or "auto": on a GPU.
+  std::string mergeProducts = "auto";
+  /// Whether that pass runs. Weights in f32 would be copied for it.
+  bool mergesProducts() const {
+    return precision != "f32" &&
+           (mergeProducts == "on" || (mergeProducts == "auto" && processors > 0));
+  }
   /// The type in which gradients of weights are summed over
   /// micro-batches and ranks: "f32", or that of `precision`, but not with "fp8".
   std::string gradientType = "f32";
@@ -180,6 +188,8 @@ bool isGradientType(llvm::StringRef name, llvm::StringRef precision);
 bool isResidual(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::activationReduction`.
 bool isActivationReduction(llvm::StringRef name);
+/// Whether `name` is a value of `PhaseOptions::mergeProducts`.
+bool isMergeProducts(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::pipeSlices`.
 bool isPipeSlices(llvm::StringRef name);
 

@@ -89,6 +89,12 @@ def test_as_near_to_f32_as_autocast(plain):
     dict(mesh={"dp": 2}, plan="zero2", gradient_dtype="bf16"),
     dict(mesh={"tp": 2}, plan="megatron-sp", gradient_dtype="bf16"),
     dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1", gradient_dtype="bf16"),
+    *[dict(merge_products="on", **more) for more in (
+        {}, dict(micro_batches=2), dict(recompute="full"), dict(activation_reduction="16bit"),
+        dict(mesh={"dp": 2}, plan="zero1"), dict(mesh={"dp": 2}, plan="zero2", micro_batches=2),
+        dict(mesh={"dp": 2}, plan="zero3"), dict(mesh={"tp": 2}, plan="megatron"),
+        dict(mesh={"tp": 2}, plan="megatron-sp"), dict(mesh={"cp": 2}, plan="ring"),
+        dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"))],
 ], ids=str)
 def test_layouts_agree(options, plain):
     found = losses(compiled(model(), precision="bf16", **options))
@@ -277,6 +283,8 @@ def test_modules_that_are_chosen_f32(options, plain):
     (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16', 'fp16' or 'fp8'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
     (dict(activation_reduction="16bit"), "which needs precision"),
+    (dict(precision="bf16", merge_products="qkv"), "merge_products is 'qkv'; it must be"),
+    (dict(merge_products="on"), 'merge_products is "on", which needs precision'),
     (dict(precision="bf16", gradient_dtype="16bit"), "gradient_dtype is '16bit'; it must be"),
     (dict(precision="bf16", gradient_dtype="fp16"), "of the type that contractions read"),
     (dict(gradient_dtype="bf16"), "of the type that contractions read"),

@@ -15,6 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Blocks.h"
+#include "Views.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
@@ -30,11 +31,6 @@ using namespace cleave::pipe;
 static graph::WorkClass workClassOf(Operation *op) {
   auto costed = dyn_cast<graph::CostOpInterface>(op);
   return costed ? costed.getCost().work : graph::WorkClass::ElementWise;
-}
-
-static bool isView(Operation *op) {
-  return isa<graph::CostOpInterface>(op) &&
-         workClassOf(op) == graph::WorkClass::View;
 }
 
 /// Whether `op` computes each element by itself, or nothing.

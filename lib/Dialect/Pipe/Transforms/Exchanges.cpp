@@ -53,6 +53,9 @@ public:
   ArrayRef<Operation *> collectives() const { return exchanges; }
   /// The casts to fewer bits that a micro-batch depends on.
   ArrayRef<Operation *> copies() const { return narrowed; }
+  /// Concatenations of results of collectives, or of casts to fewer bits, that
+  /// a micro-batch depends on; whether they are of collectives.
+  ArrayRef<std::pair<Operation *, bool>> joins() const { return joined; }
   /// The arguments that the collective depends on.
   SmallVector<unsigned> sources(Operation *op) const;
 
@@ -60,6 +63,7 @@ private:
   const Flow &flow;
   llvm::DenseSet<Operation *> ops, leading;
   SmallVector<Operation *> exchanges, narrowed;
+  SmallVector<std::pair<Operation *, bool>> joined;
 };
 } // namespace
 
@@ -111,6 +115,18 @@ ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
       narrowed.push_back(&op);
   }
   std::reverse(exchanges.begin(), exchanges.end());
+  // What is joined is made in its place.
+  auto addJoined = [&](SmallVector<Operation *> &list) {
+    llvm::DenseSet<Operation *> made(list.begin(), list.end());
+    for (Operation &op : body.without_terminator())
+      if (isa<graph::ConcatOp>(op) && inLoop.contains(&op) && contains(&op) &&
+          llvm::all_of(op.getOperands(), [&](Value operand) {
+            return made.contains(operand.getDefiningOp());
+          }))
+        joined.push_back({&op, &list == &exchanges});
+  };
+  addJoined(exchanges);
+  addJoined(narrowed);
 }
 
 SmallVector<unsigned> ParameterOps::sources(Operation *op) const {
@@ -177,7 +193,8 @@ void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
   std::map<size_t, SmallVector<Operation *, 1>> known;
   SmallVector<Operation *> replaced;
   for (Operation &op : body.without_terminator()) {
-    if (!ops.leads(&op) || isa<spmd::BarrierOp>(op))
+    bool joins = llvm::is_contained(llvm::make_first_range(ops.joins()), &op);
+    if ((!ops.leads(&op) && !joins) || isa<spmd::BarrierOp>(op))
       continue;
     for (OpOperand &operand : op.getOpOperands())
       while (auto barrier = operand.get().getDefiningOp<spmd::BarrierOp>()) {
@@ -215,6 +232,9 @@ Exchanges::Exchanges(func::FuncOp entry, const Flow &flow,
     gathered.insert(ops.collectives().begin(), ops.collectives().end());
   if (copy)
     gathered.insert(ops.copies().begin(), ops.copies().end());
+  for (auto [op, ofCollectives] : ops.joins())
+    if (ofCollectives ? gather : copy)
+      gathered.insert(op);
   if (flow.mergedUpdate())
     return;
   // The values that gradients depend on.

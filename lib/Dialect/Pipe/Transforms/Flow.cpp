@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flow.h"
+#include "Views.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
 
@@ -173,6 +174,16 @@ void Flow::findRoles() {
         role = std::max(role, part(from));
     roles[&op] = role;
   }
+  // A gradient that is a part of a larger value is taken from it where it is
+  // read: backward gives the whole.
+  if (count == 1)
+    for (Operation &op : llvm::reverse(body.without_terminator()))
+      if (part(&op) == PartId::Backward && op.getNumResults() == 1 &&
+          isPart(op.getResult(0)) && !op.use_empty() &&
+          llvm::all_of(op.getUsers(), [&](Operation *user) {
+            return part(user) == PartId::Update;
+          }))
+        roles[&op] = PartId::Update;
 }
 
 /// Finds the deferred updates: ops that depend on a gradient kept from the step

@@ -16,6 +16,7 @@
 
 #include "Saving.h"
 #include "MinimumCut.h"
+#include "Views.h"
 #include "cleave/Dialect/Graph/IR/Clones.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
@@ -128,7 +129,10 @@ private:
       auto result = dyn_cast<OpResult>(value);
       if (!result || given.contains(value))
         continue; // An operand of the part: the consumer can read it too.
-      graph.setCost(vertex, std::max<int64_t>(bytesOf(value), 1));
+      // What has been cut into parts is saved whole if it has no more bytes
+      // than they have: each of them would be copied.
+      graph.setCost(vertex,
+                    std::max<int64_t>(bytesOf(value), 1) + isPart(result));
       if (!rules.may(result)) {
         graph.addSource(vertex);
         continue;

@@ -307,7 +307,8 @@ def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> 
   let description = [{
     An all_reduce whose only reader is a slice along its axes becomes a
     reduce_scatter. A slice of an all_gather by the same axes is the operand of the
-    all_gather. Equal collectives are merged, though never across a `graph.seed`.
+    all_gather. Equal collectives are merged, though never across a `graph.seed`. A sum
+    of two reduce_scatters is one of the sum of their operands.
     ```mlir
     %r = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<8xf32>
     %y = spmd.slice %r by <@mesh, [{"dp"} ]> : tensor<8xf32> -> tensor<4xf32>
@@ -333,6 +334,31 @@ def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
     - Values that are rotated around a ring meet values rotated by the same number
       of steps.
   }];
+}
+
+def MergeProducts : Pass<"spmd-merge-products", "::mlir::ModuleOp"> {
+  let summary = "Makes products of one value by several weights one product";
+  let description = [{
+    Weights are merged that are copies of parameters in another type: the copies
+    are made in one buffer, and no element is copied once more. Query, key and
+    value of attention become one product, as do a gate and what it gates. So do,
+    in backward, the products of their gradients by the weights, if their sum is
+    what is read, and the gradients of the weights and of the biases. The sum is
+    rounded once: results differ by roundings.
+    ```mlir
+    %q = graph.linear %x, %wq : (tensor<8x4xbf16>, tensor<4x4xbf16>) -> tensor<8x4xbf16>
+    %k = graph.linear %x, %wk : (tensor<8x4xbf16>, tensor<2x4xbf16>) -> tensor<8x2xbf16>
+    // becomes
+    %w = graph.concat %wq, %wk {dim = 0 : i64} : ... -> tensor<6x4xbf16>
+    %y = graph.linear %x, %w : (tensor<8x4xbf16>, tensor<6x4xbf16>) -> tensor<8x6xbf16>
+    %q = graph.slice %y {offsets = array<i64: 0, 0>, sizes = array<i64: 8, 4>, ...}
+    %k = graph.slice %y {offsets = array<i64: 0, 4>, sizes = array<i64: 8, 2>, ...}
+    ```
+    Runs on a partitioned program: merged values are those of a device, and have no
+    shardings. Products of which one reads what another gives, or with a third one
+    in between, stay apart.
+  }];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
 #endif // CLEAVE_DIALECT_SPMD_TRANSFORMS_PASSES_TD

@@ -1,0 +1,672 @@
+//===- MergeProducts.cpp - One product of what several read ---------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "mlir/Analysis/TopologicalSortUtils.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_MERGEPRODUCTS
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+//===----------------------------------------------------------------------===//
+// Products, and groups of them
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// A product, plus a vector along its last dimension or not.
+struct Product {
+  Operation *op;
+  Value lhs, rhs, bias;
+  graph::Einsum equation;
+  TypeAttr element;
+
+  static std::optional<Product> read(Operation *op);
+
+  /// Whether the other one differs in the values that it reads only.
+  bool isLike(const Product &other) const {
+    return op->getName() == other.op->getName() &&
+           equation.str() == other.equation.str() && element == other.element &&
+           !bias == !other.bias;
+  }
+  /// The same of other values.
+  Value rebuild(OpBuilder &builder, Value lhs, Value rhs, Value bias) const;
+};
+
+/// Products of one value by several weights.
+struct Group {
+  SmallVector<Product> products;
+  /// The dimension of weights along which they are concatenated.
+  int64_t dim;
+
+  char letter() const { return products.front().equation.rhs[dim]; }
+};
+
+} // namespace
+
+static RankedTensorType tensor(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+std::optional<Product> Product::read(Operation *op) {
+  if (auto linear = dyn_cast<graph::LinearOp>(op)) {
+    // [..., i] by [o, i].
+    graph::Einsum equation;
+    for (int64_t i = 0, e = tensor(linear.getInput()).getRank(); i + 1 < e; ++i)
+      equation.lhs += static_cast<char>('A' + i);
+    equation.output = equation.lhs + "o";
+    equation.lhs += "i";
+    equation.rhs = "oi";
+    return Product{op,
+                   linear.getInput(),
+                   linear.getWeight(),
+                   linear.getBias(),
+                   equation,
+                   linear.getResultElementAttr()};
+  }
+  if (auto contract = dyn_cast<graph::ContractOp>(op)) {
+    std::string error;
+    auto equation = graph::Einsum::parse(contract.getEquation(), error);
+    if (!equation)
+      return std::nullopt;
+    return Product{op,      contract.getLhs(), contract.getRhs(),
+                   Value(), *equation,         contract.getResultElementAttr()};
+  }
+  return std::nullopt;
+}
+
+Value Product::rebuild(OpBuilder &builder, Value lhs, Value rhs,
+                       Value bias) const {
+  if (isa<graph::LinearOp>(op))
+    return graph::LinearOp::create(builder, op->getLoc(), lhs, rhs, bias,
+                                   element);
+  return graph::ContractOp::create(builder, op->getLoc(),
+                                   builder.getStringAttr(equation.str()), lhs,
+                                   rhs, element);
+}
+
+/// The sharding that is written on the op of a value.
+static ShardingAttr shardingOf(Value value) {
+  auto result = dyn_cast<OpResult>(value);
+  auto list = result
+                  ? result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr)
+                  : ArrayAttr();
+  return list ? dyn_cast<ShardingAttr>(list[result.getResultNumber()])
+              : ShardingAttr();
+}
+
+/// Gives `whole` the sharding of one of its pieces along a dimension: each
+/// device has its shards of all pieces, one after the other.
+static Value placeAs(Value whole, Value piece, int64_t dim) {
+  RankedTensorType global = writtenGlobalType(piece);
+  if (ShardingAttr sharding = shardingOf(piece); sharding && global) {
+    SmallVector<int64_t> shape(global.getShape());
+    shape[dim] = shape[dim] / tensor(piece).getDimSize(dim) *
+                 tensor(whole).getDimSize(dim);
+    annotate(whole.getDefiningOp(), sharding,
+             RankedTensorType::get(shape, global.getElementType()));
+  }
+  return whole;
+}
+
+/// Whether types are equal but for the size of a dimension, and shardings are.
+static bool isAlike(Value a, Value b, int64_t dim) {
+  RankedTensorType x = tensor(a), y = tensor(b);
+  if (x.getRank() != y.getRank() || x.getElementType() != y.getElementType() ||
+      shardingOf(a) != shardingOf(b) || x.getDimSize(dim) == 0 ||
+      y.getDimSize(dim) == 0)
+    return false;
+  SmallVector<int64_t> shape(x.getShape());
+  shape[dim] = y.getDimSize(dim);
+  return ArrayRef<int64_t>(shape) == y.getShape();
+}
+
+/// The parameter that `value` is in another type, or gathered: a copy that is
+/// made once, and may as well be made in a part of a larger value. Null if it
+/// is something else, or the parameter itself.
+static BlockArgument copiedParameter(Value value) {
+  if (isa<BlockArgument>(value))
+    return nullptr;
+  while (isa_and_nonnull<graph::CastOp, AllGatherOp, BarrierOp>(
+      value.getDefiningOp()))
+    value = value.getDefiningOp()->getOperand(0);
+  auto argument = dyn_cast<BlockArgument>(value);
+  auto function =
+      argument ? dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp())
+               : func::FuncOp();
+  return function &&
+                 graph::hasRole(function, argument.getArgNumber(), "parameter")
+             ? argument
+             : BlockArgument();
+}
+
+/// The first dimension of the weight that only the result has, too; -1 if there
+/// is none.
+static int64_t freeDim(const graph::Einsum &equation) {
+  for (auto [i, letter] : llvm::enumerate(equation.rhs))
+    if (equation.lhs.find(letter) == std::string::npos &&
+        equation.output.find(letter) != std::string::npos)
+      return i;
+  return -1;
+}
+
+/// The groups of a block. Between the products of one is no other product: what
+/// all layers of a model read, such as what an encoder gives, is not multiplied
+/// for all of them at once.
+static SmallVector<Group> findGroups(Block &body) {
+  SmallVector<Group> groups;
+  Group open;
+  auto close = [&] {
+    if (open.products.size() > 1)
+      groups.push_back(std::move(open));
+    open = Group();
+  };
+  for (Operation &op : body) {
+    auto product = Product::read(&op);
+    if (!product)
+      continue;
+    int64_t dim = freeDim(product->equation);
+    bool fits = dim >= 0 && copiedParameter(product->rhs) &&
+                (!product->bias || copiedParameter(product->bias));
+    if (!open.products.empty()) {
+      const Product &first = open.products.front();
+      bool joins = fits && product->isLike(first) &&
+                   product->lhs == first.lhs && dim == open.dim &&
+                   isAlike(product->rhs, first.rhs, dim) &&
+                   shardingOf(product->op->getResult(0)) ==
+                       shardingOf(first.op->getResult(0)) &&
+                   llvm::none_of(open.products, [&](const Product &other) {
+                     return other.rhs == product->rhs;
+                   });
+      if (!joins)
+        close();
+    }
+    if (!fits)
+      continue;
+    open.dim = dim;
+    open.products.push_back(std::move(*product));
+  }
+  close();
+  return groups;
+}
+
+//===----------------------------------------------------------------------===//
+// Rewriting
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Values that are slices of one along a dimension.
+struct Pieces {
+  SmallVector<Value> values;
+  int64_t dim;
+};
+
+/// Merges one group: forward, and what differentiation made of it.
+class Merger {
+public:
+  /// The products of copies of each parameter.
+  using Readers = llvm::DenseMap<Value, SmallVector<Operation *>>;
+
+  Merger(Group &group, const Readers &readers, OpBuilder &builder)
+      : group(group), readersOf(readers), builder(builder) {}
+
+  void run();
+
+private:
+  /// The gradients of the products, in their rows.
+  struct Gradients {
+    /// As backward computes them.
+    SmallVector<Value> values;
+    /// The order of their dimensions in `whole`: what the products with weights
+    /// keep, then what they sum over.
+    SmallVector<int64_t> order;
+    Value whole;
+    /// The dimension along which they are concatenated.
+    int64_t dim;
+
+    std::string reorder(const std::string &letters) const {
+      std::string result;
+      for (int64_t from : order)
+        result += letters[from];
+      return result;
+    }
+  };
+
+  Value concat(const Pieces &pieces);
+  Value inRows(Value gradient, ArrayRef<int64_t> order);
+  Gradients joinGradients(ArrayRef<Product> readers);
+  void replace(Pieces pieces, Value whole);
+  std::optional<SmallVector<Product>> findReaders();
+  void mergeSum(ArrayRef<Product> readers, const Gradients &gradients,
+                Value weight);
+  void mergeWeightGradients(const Gradients &gradients);
+  void mergeBiasGradients(const Gradients &gradients);
+
+  Group &group;
+  const Readers &readersOf;
+  OpBuilder &builder;
+};
+
+} // namespace
+
+/// The value of which `pieces` are all slices, one after the other; null if
+/// there is none: weights that were merged before.
+static Value cutFrom(const Pieces &pieces) {
+  Value whole;
+  int64_t offset = 0;
+  for (Value piece : pieces.values) {
+    auto slice = piece.getDefiningOp<graph::SliceOp>();
+    if (!slice || (whole && slice.getInput() != whole) ||
+        slice.getOffsets()[pieces.dim] != offset)
+      return nullptr;
+    whole = slice.getInput();
+    offset += tensor(piece).getDimSize(pieces.dim);
+  }
+  SmallVector<int64_t> shape(tensor(pieces.values.front()).getShape());
+  shape[pieces.dim] = offset;
+  return tensor(whole).getShape() == ArrayRef<int64_t>(shape) ? whole : Value();
+}
+
+Value Merger::concat(const Pieces &pieces) {
+  if (Value whole = cutFrom(pieces))
+    return whole;
+  Value first = pieces.values.front();
+  return placeAs(graph::ConcatOp::create(builder, first.getLoc(), pieces.values,
+                                         pieces.dim),
+                 first, pieces.dim);
+}
+
+/// Replaces pieces of values that were computed apart by slices of the whole.
+/// What all pieces are reduced by is done to the whole.
+void Merger::replace(Pieces pieces, Value whole) {
+  placeAs(whole, pieces.values.front(), pieces.dim);
+  auto reduction = [](Value value) {
+    return value.hasOneUse() ? dyn_cast<AllReduceOp>(*value.user_begin())
+                             : AllReduceOp();
+  };
+  while (true) {
+    AllReduceOp first = reduction(pieces.values.front());
+    if (!first || !llvm::all_of(pieces.values, [&](Value piece) {
+          AllReduceOp op = reduction(piece);
+          return op && op.getKind() == first.getKind() &&
+                 op.getMesh() == first.getMesh() &&
+                 shardingOf(op) == shardingOf(first) &&
+                 op.getAxes() == first.getAxes();
+        }))
+      break;
+    whole = AllReduceOp::create(builder, first.getLoc(), whole.getType(),
+                                first.getKindAttr(), whole, first.getMeshAttr(),
+                                first.getAxesAttr());
+    placeAs(whole, first, pieces.dim);
+    for (Value &piece : pieces.values)
+      piece = reduction(piece).getOutput();
+  }
+  int64_t offset = 0;
+  for (Value piece : pieces.values) {
+    RankedTensorType type = tensor(piece);
+    SmallVector<int64_t> offsets(type.getRank(), 0), strides(type.getRank(), 1);
+    offsets[pieces.dim] = offset;
+    offset += type.getDimSize(pieces.dim);
+    Value slice =
+        graph::SliceOp::create(builder, piece.getLoc(), whole, offsets,
+                               llvm::to_vector(type.getShape()), strides);
+    if (ShardingAttr sharding = shardingOf(piece))
+      annotate(slice.getDefiningOp(), sharding, writtenGlobalType(piece));
+    piece.replaceUsesWithIf(slice, [&](OpOperand &use) {
+      return !isa<graph::ConcatOp>(use.getOwner()) ||
+             use.getOwner()->getResult(0) != whole;
+    });
+  }
+}
+
+/// The products that read the weights, or further copies of them, in backward,
+/// one for each: of gradients of the products, summed over the dimension of the
+/// weights.
+std::optional<SmallVector<Product>> Merger::findReaders() {
+  SmallVector<Product> found;
+  for (const Product &product : group.products) {
+    SmallVector<Product> own;
+    BlockArgument parameter = copiedParameter(product.rhs);
+    for (Operation *op :
+         parameter ? readersOf.lookup(parameter) : SmallVector<Operation *>()) {
+      if (op == product.op)
+        continue;
+      Product reader = *Product::read(op);
+      char letter = reader.equation.rhs[group.dim];
+      if (reader.equation.lhs.find(letter) != std::string::npos &&
+          reader.equation.output.find(letter) == std::string::npos)
+        own.push_back(reader);
+    }
+    if (own.size() != 1 || own.front().bias)
+      return std::nullopt;
+    if (!found.empty()) {
+      const Product &first = found.front();
+      int64_t dim = first.equation.lhs.find(first.equation.rhs[group.dim]);
+      if (!own.front().isLike(first) ||
+          !isAlike(own.front().rhs, first.rhs, group.dim) ||
+          !isAlike(own.front().lhs, first.lhs, dim) ||
+          shardingOf(own.front().op->getResult(0)) !=
+              shardingOf(first.op->getResult(0)))
+        return std::nullopt;
+    }
+    found.push_back(own.front());
+  }
+  return found;
+}
+
+/// The operands of a sum of sums that nothing else reads.
+static void flattenSum(Value value, SmallVectorImpl<Value> &terms) {
+  auto sum = value.getDefiningOp<graph::AddOp>();
+  if (!sum || !value.hasOneUse() ||
+      llvm::any_of(sum->getOperands(), [&](Value operand) {
+        return operand.getType() != value.getType();
+      }))
+    return terms.push_back(value);
+  for (Value operand : sum->getOperands())
+    flattenSum(operand, terms);
+}
+
+/// `gradient` with its dimensions in another order.
+Value Merger::inRows(Value gradient, ArrayRef<int64_t> order) {
+  if (llvm::is_sorted(order))
+    return gradient;
+  Value moved =
+      graph::TransposeOp::create(builder, gradient.getLoc(), gradient, order);
+  if (ShardingAttr known = shardingOf(gradient)) {
+    Sharding sharding = known.getSharding(), own = sharding;
+    RankedTensorType global = writtenGlobalType(gradient);
+    SmallVector<int64_t> shape;
+    for (auto [to, from] : llvm::enumerate(order)) {
+      own.dims[to] = sharding.dims[from];
+      if (!sharding.open.empty())
+        own.open[to] = sharding.open[from];
+      shape.push_back(global.getDimSize(from));
+    }
+    annotate(moved.getDefiningOp(), ShardingAttr::get(known.getMesh(), own),
+             RankedTensorType::get(shape, global.getElementType()));
+  }
+  return moved;
+}
+
+Merger::Gradients Merger::joinGradients(ArrayRef<Product> readers) {
+  const graph::Einsum &equation = readers.front().equation;
+  Gradients result;
+  for (char letter : equation.output)
+    if (size_t at = equation.lhs.find(letter); at != std::string::npos)
+      result.order.push_back(at);
+  for (char letter : equation.rhs)
+    if (size_t at = equation.lhs.find(letter);
+        at != std::string::npos &&
+        equation.output.find(letter) == std::string::npos)
+      result.order.push_back(at);
+  // What only the gradient has, and is summed over.
+  for (size_t at = 0; at < equation.lhs.size(); ++at)
+    if (!llvm::is_contained(result.order, static_cast<int64_t>(at)))
+      result.order.push_back(at);
+  result.dim = result.reorder(equation.lhs).find(equation.rhs[group.dim]);
+  Pieces pieces{{}, result.dim};
+  for (const Product &reader : readers) {
+    result.values.push_back(reader.lhs);
+    pieces.values.push_back(inRows(reader.lhs, result.order));
+  }
+  result.whole = concat(pieces);
+  return result;
+}
+
+/// A sum of the products becomes one that is summed over all of them.
+void Merger::mergeSum(ArrayRef<Product> readers, const Gradients &gradients,
+                      Value weight) {
+  Value sum = readers.front().op->getResult(0);
+  SmallVector<Value> terms;
+  auto isTerm = [&](const Product &reader) {
+    return llvm::count(terms, reader.op->getResult(0)) == 1;
+  };
+  do {
+    auto add = sum.hasOneUse() ? dyn_cast<graph::AddOp>(*sum.user_begin())
+                               : graph::AddOp();
+    if (!add || add.getType() != sum.getType())
+      return;
+    sum = add.getOutput();
+    terms.clear();
+    for (Value operand : add->getOperands())
+      flattenSum(operand, terms);
+  } while (!llvm::all_of(readers, isTerm));
+  auto place = [&](Value value) {
+    if (ShardingAttr sharding = shardingOf(sum))
+      annotate(value.getDefiningOp(), sharding, writtenGlobalType(sum));
+    return value;
+  };
+  Product product = readers.front();
+  product.equation.lhs = gradients.reorder(product.equation.lhs);
+  Value merged =
+      place(product.rebuild(builder, gradients.whole, weight, Value()));
+  for (Value term : terms)
+    if (llvm::none_of(readers, [&](const Product &reader) {
+          return reader.op->getResult(0) == term;
+        }))
+      merged = place(graph::AddOp::create(builder, sum.getLoc(), term, merged));
+  sum.replaceAllUsesWith(merged);
+}
+
+/// Gradients of the weights: products of the gradients with one value, what
+/// forward multiplied, or another copy of it.
+void Merger::mergeWeightGradients(const Gradients &gradients) {
+  std::optional<Product> first;
+  Pieces results{{}, -1};
+  Value input;
+  bool isLhs = false;
+  for (Value gradient : gradients.values) {
+    std::optional<Product> own;
+    size_t dim = 0;
+    for (Operation *user : gradient.getUsers()) {
+      auto product = Product::read(user);
+      if (!product || product->bias || product->lhs == product->rhs)
+        continue;
+      const graph::Einsum &equation = product->equation;
+      auto [mine, other] = product->lhs == gradient
+                               ? std::pair(equation.lhs, equation.rhs)
+                               : std::pair(equation.rhs, equation.lhs);
+      char letter = mine[gradients.order[gradients.dim]];
+      if (equation.output.find(letter) == std::string::npos ||
+          other.find(letter) != std::string::npos)
+        continue;
+      if (own)
+        return;
+      own = product;
+      dim = equation.output.find(letter);
+    }
+    if (!own)
+      return;
+    bool ownIsLhs = own->lhs == gradient;
+    Value ownInput = ownIsLhs ? own->rhs : own->lhs;
+    if (first &&
+        (!own->isLike(*first) || isLhs != ownIsLhs || input != ownInput ||
+         shardingOf(own->op->getResult(0)) !=
+             shardingOf(first->op->getResult(0))))
+      return;
+    if (!first)
+      first = own;
+    input = ownInput;
+    isLhs = ownIsLhs;
+    results.dim = dim;
+    results.values.push_back(own->op->getResult(0));
+  }
+  std::string &letters = isLhs ? first->equation.lhs : first->equation.rhs;
+  letters = gradients.reorder(letters);
+  replace(results, first->rebuild(builder, isLhs ? gradients.whole : input,
+                                  isLhs ? input : gradients.whole, Value()));
+}
+
+namespace {
+/// A sum of a value over some of its dimensions, possibly in another type.
+struct Sum {
+  Value result;
+  Type element;
+  /// The dimensions that are left, in the order of the result.
+  SmallVector<int64_t> kept;
+};
+} // namespace
+
+/// The sum that `user` begins to compute of a value of `rank` dimensions.
+static std::optional<Sum> readSum(Operation *user, int64_t rank) {
+  Sum sum;
+  SmallVector<int64_t> dims = llvm::to_vector(llvm::seq<int64_t>(0, rank));
+  while (isa<graph::CastOp, graph::TransposeOp>(user)) {
+    if (auto transpose = dyn_cast<graph::TransposeOp>(user)) {
+      SmallVector<int64_t> moved;
+      for (int64_t from : transpose.getPermutation())
+        moved.push_back(dims[from]);
+      dims = moved;
+    } else if (sum.element) {
+      return std::nullopt;
+    } else {
+      sum.element = tensor(user->getResult(0)).getElementType();
+    }
+    if (!user->hasOneUse())
+      return std::nullopt;
+    user = *user->user_begin();
+  }
+  auto reduce = dyn_cast<graph::ReduceOp>(user);
+  if (!reduce || reduce.getKind() != graph::ReductionKind::sum)
+    return std::nullopt;
+  for (auto [i, dim] : llvm::enumerate(dims))
+    if (!llvm::is_contained(reduce.getDims(), static_cast<int64_t>(i)))
+      sum.kept.push_back(dim);
+  sum.result = reduce.getOutput();
+  return sum;
+}
+
+/// Gradients of biases: sums over all other dimensions.
+void Merger::mergeBiasGradients(const Gradients &gradients) {
+  std::optional<Sum> first;
+  Pieces results{{}, 0};
+  int64_t rank = gradients.order.size();
+  for (Value gradient : gradients.values) {
+    std::optional<Sum> own;
+    for (Operation *user : gradient.getUsers())
+      if (auto sum = readSum(user, rank);
+          sum &&
+          llvm::is_contained(sum->kept, gradients.order[gradients.dim])) {
+        if (own)
+          return;
+        own = sum;
+      }
+    if (!own ||
+        (first && (own->kept != first->kept || own->element != first->element ||
+                   shardingOf(own->result) != shardingOf(first->result))))
+      return;
+    if (!first)
+      first = own;
+    results.values.push_back(own->result);
+  }
+  SmallVector<int64_t> kept, summed;
+  for (auto [i, dim] : llvm::enumerate(gradients.order))
+    if (llvm::is_contained(first->kept, dim)) {
+      if (static_cast<int64_t>(i) == gradients.dim)
+        results.dim = kept.size();
+      kept.push_back(dim);
+    } else {
+      summed.push_back(i);
+    }
+  if (kept != first->kept)
+    return;
+  Value whole = gradients.whole;
+  if (first->element) {
+    whole = graph::CastOp::create(builder, whole.getLoc(),
+                                  tensor(whole).clone(first->element), whole);
+    if (ShardingAttr sharding = shardingOf(gradients.whole))
+      annotate(whole.getDefiningOp(), sharding,
+               writtenGlobalType(gradients.whole).clone(first->element));
+  }
+  replace(results,
+          graph::ReduceOp::create(builder, whole.getLoc(),
+                                  graph::ReductionKind::sum, whole, summed));
+}
+
+void Merger::run() {
+  // As groups before have left them.
+  for (Product &product : group.products)
+    product = *Product::read(product.op);
+  const Product &first = group.products.front();
+  builder.setInsertionPoint(first.op);
+  Pieces weights{{}, group.dim}, biases{{}, 0},
+      results{{},
+              static_cast<int64_t>(first.equation.output.find(group.letter()))};
+  for (const Product &product : group.products) {
+    weights.values.push_back(product.rhs);
+    if (product.bias)
+      biases.values.push_back(product.bias);
+    results.values.push_back(product.op->getResult(0));
+  }
+  // Found before weights have other readers.
+  auto readers = findReaders();
+  Value weight = concat(weights);
+  Value bias = biases.values.empty() ? Value() : concat(biases);
+  replace(results, first.rebuild(builder, first.lhs, weight, bias));
+
+  if (readers) {
+    builder.setInsertionPointAfter(readers->back().op);
+    Gradients gradients = joinGradients(*readers);
+    // Backward may read copies of its own, made when it needs them.
+    Pieces own{{}, group.dim};
+    for (const Product &reader : *readers)
+      own.values.push_back(reader.rhs);
+    bool same = own.values == weights.values;
+    mergeSum(*readers, gradients, same ? weight : concat(own));
+    mergeWeightGradients(gradients);
+    mergeBiasGradients(gradients);
+  }
+  if (!cutFrom(weights))
+    replace(weights, weight);
+}
+
+namespace {
+
+struct MergeProductsPass
+    : cleave::spmd::impl::MergeProductsBase<MergeProductsPass> {
+  using MergeProductsBase::MergeProductsBase;
+
+  void runOnOperation() override {
+    for (auto function : getOperation().getOps<func::FuncOp>()) {
+      if (function.isExternal())
+        continue;
+      Block &body = function.getBody().front();
+      SmallVector<Group> groups = findGroups(body);
+      if (groups.empty())
+        continue;
+      Merger::Readers readers;
+      for (Operation &op : body)
+        if (auto product = Product::read(&op))
+          if (Value parameter = copiedParameter(product->rhs))
+            readers[parameter].push_back(&op);
+      llvm::DenseSet<Operation *> unread;
+      for (Operation &op : body)
+        if (isOpTriviallyDead(&op))
+          unread.insert(&op);
+      OpBuilder builder(function.getContext());
+      for (Group &group : groups)
+        Merger(group, readers, builder).run();
+      // What is merged comes after the last of what it reads.
+      sortTopologically(&body);
+      for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+        if (isOpTriviallyDead(&op) && !unread.contains(&op))
+          op.erase();
+    }
+  }
+};
+
+} // namespace
