@@ -249,7 +249,12 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createPartition());
   passes.addPass(spmd::createOptimizeCollectives());
   passes.addPass(spmd::createVerifyLocal());
-  // After verification: what is merged is of this device alone.
+  // After verification: what follows is of this device alone.
+  if (!options.mesh.empty() || !options.recipes.empty()) {
+    spmd::JoinBiasOptions join;
+    join.heads = options.processors > 0 && options.roundsSums();
+    passes.addPass(spmd::createJoinBias(join));
+  }
   if (options.mergesProducts())
     passes.addPass(spmd::createMergeProducts());
 }

@@ -15,7 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Blocks.h"
-#include "Views.h"
+#include "ValueViews.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"

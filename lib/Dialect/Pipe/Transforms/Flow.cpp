@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flow.h"
-#include "Views.h"
+#include "ValueViews.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
 

@@ -16,7 +16,7 @@
 
 #include "Saving.h"
 #include "MinimumCut.h"
-#include "Views.h"
+#include "ValueViews.h"
 #include "cleave/Dialect/Graph/IR/Clones.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"

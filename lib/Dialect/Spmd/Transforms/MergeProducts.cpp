@@ -140,8 +140,9 @@ static bool isAlike(Value a, Value b, int64_t dim) {
 static BlockArgument copiedParameter(Value value) {
   if (isa<BlockArgument>(value))
     return nullptr;
-  while (isa_and_nonnull<graph::CastOp, AllGatherOp, BarrierOp>(
-      value.getDefiningOp()))
+  while (
+      isa_and_nonnull<graph::CastOp, graph::ReshapeOp, AllGatherOp, BarrierOp>(
+          value.getDefiningOp()))
     value = value.getDefiningOp()->getOperand(0);
   auto argument = dyn_cast<BlockArgument>(value);
   auto function =
@@ -259,6 +260,8 @@ private:
   Group &group;
   const Readers &readersOf;
   OpBuilder &builder;
+  /// The concatenations of this group.
+  SmallVector<std::pair<SmallVector<Value>, Value>> joined;
 };
 
 } // namespace
@@ -281,13 +284,48 @@ static Value cutFrom(const Pieces &pieces) {
   return tensor(whole).getShape() == ArrayRef<int64_t>(shape) ? whole : Value();
 }
 
+/// What `pieces` are with their first dimensions as one, if they are, and can
+/// be concatenated along the first of these.
+static std::optional<Pieces> beforeReshape(const Pieces &pieces) {
+  Pieces result{{}, 0};
+  for (Value piece : pieces.values) {
+    auto reshape = piece.getDefiningOp<graph::ReshapeOp>();
+    if (!reshape || pieces.dim != 0)
+      return std::nullopt;
+    Value from = reshape.getInput();
+    ArrayRef<int64_t> shape = tensor(from).getShape(),
+                      rest = tensor(piece).getShape().drop_front();
+    if (shape.size() <= rest.size() + 1 ||
+        shape.take_back(rest.size()) != rest ||
+        (!result.values.empty() && !isAlike(from, result.values.front(), 0)))
+      return std::nullopt;
+    result.values.push_back(from);
+  }
+  return result;
+}
+
 Value Merger::concat(const Pieces &pieces) {
   if (Value whole = cutFrom(pieces))
     return whole;
   Value first = pieces.values.front();
-  return placeAs(graph::ConcatOp::create(builder, first.getLoc(), pieces.values,
-                                         pieces.dim),
-                 first, pieces.dim);
+  if (std::optional<Pieces> inner = beforeReshape(pieces)) {
+    SmallVector<int64_t> shape(tensor(first).getShape());
+    shape[0] = 0;
+    for (Value piece : pieces.values)
+      shape[0] += tensor(piece).getDimSize(0);
+    Value whole = concat(*inner);
+    return placeAs(graph::ReshapeOp::create(builder, first.getLoc(),
+                                            tensor(first).clone(shape), whole),
+                   first, 0);
+  }
+  for (const auto &[known, whole] : joined)
+    if (known == pieces.values)
+      return whole;
+  Value whole = placeAs(graph::ConcatOp::create(builder, first.getLoc(),
+                                                pieces.values, pieces.dim),
+                        first, pieces.dim);
+  joined.push_back({pieces.values, whole});
+  return whole;
 }
 
 /// Replaces pieces of values that were computed apart by slices of the whole.
@@ -351,7 +389,9 @@ std::optional<SmallVector<Product>> Merger::findReaders() {
           reader.equation.output.find(letter) == std::string::npos)
         own.push_back(reader);
     }
-    if (own.size() != 1 || own.front().bias)
+    if (own.size() != 1 || own.front().bias ||
+        (tensor(product.rhs).getRank() != tensor(own.front().rhs).getRank() &&
+         group.dim != 0))
       return std::nullopt;
     if (!found.empty()) {
       const Product &first = found.front();
@@ -630,7 +670,10 @@ void Merger::run() {
     mergeWeightGradients(gradients);
     mergeBiasGradients(gradients);
   }
-  if (!cutFrom(weights))
+  // What reads a weight by itself reads it there.
+  if (std::optional<Pieces> inner = beforeReshape(weights))
+    replace(*inner, concat(*inner));
+  else if (!cutFrom(weights))
     replace(weights, weight);
 }
 

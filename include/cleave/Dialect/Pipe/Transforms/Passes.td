@@ -33,8 +33,8 @@
 //   pipe-schedule        FillSchedule, HandWritten (schedules from text)
 //   pipe-verify          VerifySchedule
 //
-// Costs estimates the time of parts, and Order gives the actions of a program in
-// order, for several of them. The order itself is the business of lib/Scheduling.
+// Costs estimates the time of parts, Order gives the actions of a program in
+// order, and ValueViews says what is a view, for several of them. The order itself is the business of lib/Scheduling.
 
 include "mlir/Pass/PassBase.td"
 

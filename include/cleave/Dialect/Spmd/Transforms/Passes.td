@@ -336,6 +336,26 @@ def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
   }];
 }
 
+def JoinBias : Pass<"spmd-join-bias", "::mlir::ModuleOp"> {
+  let summary = "Lets products that no device sums add their biases";
+  let description = [{
+    Biases were separated from products (--graph-separate-bias) since a product may
+    be summed over devices. One that is not adds its bias itself, as on one device:
+    its sums are rounded once.
+    ```mlir
+    %0 = graph.linear %x, %w : (tensor<8x4xbf16>, tensor<6x4xbf16>) -> tensor<8x6xbf16>
+    %y = graph.add %0, %b : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
+    // becomes
+    %y = graph.linear %x, %w bias %b : ...
+    ```
+    With `heads`, so does a product whose columns are several dimensions, as heads
+    and their channels; its bias is rounded to the type of the product.
+  }];
+  let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+  let options = [Option<"heads", "heads", "bool", "false",
+                        "Also products whose columns are several dimensions">];
+}
+
 def MergeProducts : Pass<"spmd-merge-products", "::mlir::ModuleOp"> {
   let summary = "Makes products of one value by several weights one product";
   let description = [{

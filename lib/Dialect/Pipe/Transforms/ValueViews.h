@@ -1,12 +1,12 @@
-//===- Views.h - Ops that only look at a value ------------------*- C++ -*-===//
+//===- ValueViews.h - Ops that only look at a value -------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_VIEWS_H
-#define CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_VIEWS_H
+#ifndef CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_VALUEVIEWS_H
+#define CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_VALUEVIEWS_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
@@ -30,4 +30,4 @@ inline bool isPart(mlir::Value value) {
 
 } // namespace cleave::pipe
 
-#endif // CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_VIEWS_H
+#endif // CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_VALUEVIEWS_H
