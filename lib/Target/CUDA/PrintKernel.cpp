@@ -27,8 +27,9 @@ KernelPrinter::KernelPrinter(KernelOp kernel, const llvm::BitVector &shared,
       threads(kernel.getThreads()), rows(kernel.getRows()),
       cols(kernel.getCols()), vector(kernel.getVector()),
       sharedLimit(sharedLimit) {
-  // Blocks consist of whole warps.
-  threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
+  // Blocks consist of whole warps, of which each may have several rows.
+  if (!kernel.hasApartColumns() || threads * kernel.getTeams() % 32 != 0)
+    threads = std::min<int64_t>(1024, ceilDiv(threads, 32) * 32);
   if (auto valid = kernel.getValid())
     ragged = int64_t(*valid) != rows * cols;
 }
@@ -195,6 +196,10 @@ void KernelPrinter::chooseTeams(bool scans) {
   if (!kernel.accumulates() || scans || threads * teams > 1024 ||
       llvm::any_of(kept, inMemory) || llvm::any_of(sums, inMemory))
     teams = 1;
+  if (threads * teams % 32 != 0) {
+    threads = ceilDiv(threads, 32) * 32;
+    tiles = ceilDiv(cols, threads * vector);
+  }
   int64_t items = kernel.getItems();
   idle = teams > 1 && (rows % items != 0 || rows / items % teams != 0);
 }

@@ -49,3 +49,22 @@ func.func @many_rows(%g: tensor<1576x768xf32>, %y: tensor<1576x768xf32>)
   %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<1576x768xf32>) -> tensor<768xf32>
   return %0, %1 : tensor<1576x768xf32>, tensor<768xf32>
 }
+
+// -----
+
+// A bias gradient: blocks of fewer columns, where partial sums of as many
+// blocks of more columns were too much beside what is read.
+
+// CHECK-LABEL: func.func @narrow_blocks
+// CHECK: exec.kernel @cast_reduce column [1576, 768]
+// CHECK-SAME: groups = 18 : i64, teams = 16 : i64, threads = 16 : i64, vector = 8 : i64
+// CHECK: exec.kernel @cast_reduce{{.*}} column [16384, 768]
+// CHECK-SAME: teams = 8 : i64, threads = 32 : i64, vector = 8 : i64
+func.func @narrow_blocks(%x: tensor<1576x768xbf16>, %y: tensor<16384x768xbf16>)
+    -> (tensor<768xf32>, tensor<768xf32>) {
+  %0 = graph.cast %x : (tensor<1576x768xbf16>) -> tensor<1576x768xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<1576x768xf32>) -> tensor<768xf32>
+  %2 = graph.cast %y : (tensor<16384x768xbf16>) -> tensor<16384x768xf32>
+  %3 = graph.reduce sum %2 {dims = array<i64: 0>} : (tensor<16384x768xf32>) -> tensor<768xf32>
+  return %1, %3 : tensor<768xf32>, tensor<768xf32>
+}

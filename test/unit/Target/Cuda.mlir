@@ -236,6 +236,18 @@ exec.kernel @apart column [21, 200] (%x: tensor<21x200xf32>) -> (%y: tensor<200x
   }
 }
 
+// Warps with two rows.
+exec.kernel @two_rows_of_a_warp column [21, 192] (%x: tensor<21x192xf32>) -> (%y: tensor<192xf32>, %n: tensor<21x192xf32>)
+    attributes {groups = 3 : i64, teams = 4 : i64, vector = 4 : i64, threads = 16 : i64, alignment = array<i64: 16, 16, 16>} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (r * 192 + c)> : tensor<21x192xf32> -> f32
+    %1 = arith.negf %0 : f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<192xf32>
+    exec.store %1, %n at affine_map<(r, c) -> (r * 192 + c)> : f32, tensor<21x192xf32>
+    exec.yield
+  }
+}
+
 // Rows too long for registers stay in shared memory from the pass on that reads
 // or writes them.
 exec.kernel @long_softmax row [3, 3001] (%x: tensor<3x3001xf32>, %on: tensor<3x3001xi1>) -> (%y: tensor<3x3001xf32>, %z: tensor<3xf32>, %w: tensor<3x3001xf32>)

@@ -122,7 +122,7 @@ TEST(Cuda, Kernels) {
       }
     }
   }
-  EXPECT_EQ(kernels, 20);
+  EXPECT_EQ(kernels, 21);
 }
 
 } // namespace

@@ -210,10 +210,11 @@ inplacePairs(KernelOp kernel) {
 }
 
 /// The rows that a block of a GPU has at once, of a kernel that accumulates
-/// over rows: as many as make it of `threads` threads. Blocks with long rows
-/// have one; a running sum is one thread's.
+/// over rows: as many as make it of `threads` threads, in at most eight warps
+/// where rows have fewer threads. Blocks with long rows have one; a running sum
+/// is one thread's.
 static int64_t teamsOnDevice(KernelOp kernel, int64_t threads) {
-  constexpr int64_t most = 8;
+  int64_t most = 8 * 32 / std::min<int64_t>(32, kernel.getThreads());
   bool one = false;
   kernel.walk([&](Operation *op) { one |= isa<ScanOp, KeepOp>(op); });
   if (one)
@@ -221,26 +222,41 @@ static int64_t teamsOnDevice(KernelOp kernel, int64_t threads) {
   return std::clamp<int64_t>(threads / kernel.getThreads(), 1, most);
 }
 
-/// The groups of rows of a kernel that accumulates over them on a GPU: blocks
-/// for each processor, and some more, unless partial sums, which are written
-/// and read, were then more than a twentieth of what the kernel reads and
-/// writes. Where one block fills a processor, all have as many.
-static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
-  int64_t tiles = kernel.getColumnTiles(), bytes = 0;
+/// What a kernel reads and writes, but for partial sums.
+static int64_t operandBytes(KernelOp kernel) {
+  int64_t bytes = 0;
   for (BlockArgument arg : kernel.getBody().getArguments()) {
     auto type = cast<RankedTensorType>(arg.getType());
     bytes += type.getNumElements() * elementBytes(type.getElementType());
   }
+  return bytes;
+}
+
+/// Little work is done by few blocks.
+static bool isLittle(KernelOp kernel) {
+  return operandBytes(kernel) < (int64_t(1) << 18);
+}
+
+/// The most groups of rows whose partial sums, which are written and read, are
+/// at most a twentieth of what the kernel reads and writes.
+static int64_t groupsOfFewSums(KernelOp kernel) {
+  return operandBytes(kernel) / 20 /
+         (2 * std::max<int64_t>(1, kernel.getGroupBytes()));
+}
+
+/// The groups of rows of a kernel that accumulates over them on a GPU: blocks
+/// for each processor, and some more, unless there were then too many partial
+/// sums. Where one block fills a processor, all have as many.
+static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
+  int64_t tiles = kernel.getColumnTiles(), bytes = operandBytes(kernel);
   int64_t rows = kernel.getRows(), teams = kernel.getTeams();
-  // Little work is done by few blocks.
-  if (bytes < (int64_t(1) << 18))
+  if (isLittle(kernel))
     return std::clamp<int64_t>(bytes >> 14, 1, rows);
   bool apart = kernel.hasApartColumns();
   int64_t blocksEach = apart || teams == 1 ? 8 : 2;
   int64_t least = std::min(rows, (processors + tiles - 1) / tiles);
-  int64_t most = std::min(
-      {processors * blocksEach / tiles, rows / (4 * teams),
-       bytes / 20 / (2 * std::max<int64_t>(1, kernel.getGroupBytes()))});
+  int64_t most = std::min({processors * blocksEach / tiles, rows / (4 * teams),
+                           groupsOfFewSums(kernel)});
   // All blocks run at once, or nearly so: a last one alone would be waited for.
   int64_t each = most * (apart ? tiles : 1) / processors;
   if (each > 0)
@@ -299,12 +315,28 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   // The registers of a multiprocessor, of which a thread takes about a hundred,
   // are enough for two blocks of `few` threads, or for one of `many`.
   constexpr int64_t few = 288, many = 512;
-  kernel.setTeams(teamsOnDevice(kernel, few));
-  kernel.setGroups(groupsOnDevice(kernel, processors));
+  auto divide = [&] {
+    kernel.setTeams(teamsOnDevice(kernel, few));
+    kernel.setGroups(groupsOnDevice(kernel, processors));
+  };
+  divide();
+  // With two rows for a warp, as many blocks have half as many partial sums.
+  if (kernel.hasApartColumns() && !isLittle(kernel) &&
+      kernel.getGroups() > groupsOfFewSums(kernel) &&
+      cols % (threads / 2 * kernel.getVector()) == 0) {
+    kernel.setThreads(threads / 2);
+    divide();
+    if (rows < 2 * int64_t(kernel.getGroups())) {
+      kernel.setThreads(threads);
+      divide();
+    }
+  }
   if (!kernel.hasApartColumns() && kernel.getGroups() < 2 * processors)
     kernel.setTeams(teamsOnDevice(kernel, many));
-  kernel.setTeams(
-      std::clamp<int64_t>(rows / kernel.getGroups(), 1, kernel.getTeams()));
+  int64_t teams =
+      std::clamp<int64_t>(rows / kernel.getGroups(), 1, kernel.getTeams());
+  // Blocks consist of whole warps.
+  kernel.setTeams(kernel.getThreads() < 32 ? teams / 2 * 2 : teams);
 }
 
 //===----------------------------------------------------------------------===//
