@@ -17,6 +17,7 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
+#include "cleave/Target/Program/DeferChecks.h"
 #include "cleave/Target/Program/DelayWaits.h"
 #include "cleave/Target/Program/JoinExchanges.h"
 #include "cleave/Target/Program/MessageMemory.h"
@@ -222,6 +223,9 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
       program.cpu = target->cpu;
       program.vectorBits = target->vectorBits;
     } else {
+      // Positions of a pipeline reach different checks.
+      if (programs->size() == 1)
+        deferChecks(program);
       program.target = options.target;
       program.architecture = options.architecture;
       for (runtime::Part &part : program.parts)
