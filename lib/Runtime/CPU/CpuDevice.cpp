@@ -240,8 +240,11 @@ const cleave_device_api CpuDevice::kApi = {
         [](cleave_device *device, cleave_run_facts *facts) {
           const Executor &executor = *of(device).executor;
           const Offloaded &moved = executor.getOffloaded();
-          *facts = {
-              moved.fetched, moved.evicted, executor.countUpdatedAgain(), {}};
+          *facts = {moved.fetched,
+                    moved.evicted,
+                    executor.countUpdatedAgain(),
+                    {},
+                    0};
           llvm::copy(executor.getBreakdown().nanoseconds, facts->nanoseconds);
         },
     .sent = [](cleave_device *device, const char *entry,

@@ -32,6 +32,7 @@ CudaDevice::CudaDevice(const cleave_device_request &request, Program program,
 CudaDevice::~CudaDevice() {
   if (gpu->makeCurrent())
     return;
+  llvm::consumeError(settle());
   for (auto &[name, entry] : entries)
     for (Stretch &stretch : entry.stretches)
       if (stretch.graph)
@@ -102,6 +103,10 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
       return made.takeError();
     *at = *made;
   }
+  Expected<char *> read = gpu->allocateHost(sizeof(CheckStatus));
+  if (!read)
+    return read.takeError();
+  statusRead = reinterpret_cast<CheckStatus *>(*read);
   Expected<char *> pinned = gpu->allocateHost(tierBytes);
   if (!pinned)
     return pinned.takeError();
@@ -113,27 +118,71 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
   return gpu->load(image);
 }
 
+/// What the host has read or written on the stream of computation is done.
 Error CudaDevice::read(int32_t place, int64_t offset, char *to, int64_t bytes) {
+  if (host && place == CLEAVE_ARENA) {
+    Expected<bool> given = host->read(offset, to, bytes);
+    if (!given)
+      return given.takeError();
+    if (*given)
+      return Error::success();
+  }
+  if (Error error = settle())
+    return error;
   note("a read", place, {{{Place::Arena, offset, bytes}}, {}});
-  if (place == CLEAVE_ARENA)
-    return gpu->read(arena + static_cast<CUdeviceptr>(offset), to, bytes);
+  if (place == CLEAVE_ARENA) {
+    if (Error error =
+            gpu->read(arena + static_cast<CUdeviceptr>(offset), to, bytes))
+      return error;
+    noteFinished();
+    return Error::success();
+  }
   std::memcpy(to, tier + offset, static_cast<size_t>(bytes));
   return Error::success();
 }
 
 Error CudaDevice::write(int32_t place, int64_t offset, const char *from,
                         int64_t bytes) {
+  if (host && place == CLEAVE_ARENA) {
+    Expected<bool> taken = host->write(offset, from, bytes);
+    if (!taken)
+      return taken.takeError();
+    if (*taken)
+      return Error::success();
+  }
+  if (Error error = settle())
+    return error;
   note("a write", place, {{}, {{Place::Arena, offset, bytes}}});
-  if (place == CLEAVE_ARENA)
-    return gpu->write(arena + static_cast<CUdeviceptr>(offset), from, bytes);
+  if (place == CLEAVE_ARENA) {
+    if (Error error =
+            gpu->write(arena + static_cast<CUdeviceptr>(offset), from, bytes))
+      return error;
+    noteFinished();
+    return Error::success();
+  }
   std::memcpy(tier + offset, from, static_cast<size_t>(bytes));
   return Error::success();
 }
 
 Error CudaDevice::zero(int32_t place, int64_t offset, int64_t bytes) {
+  if (host && place == CLEAVE_ARENA) {
+    Expected<bool> taken = host->write(
+        offset, std::vector<char>(static_cast<size_t>(bytes)).data(), bytes);
+    if (!taken)
+      return taken.takeError();
+    if (*taken)
+      return Error::success();
+  }
+  if (Error error = settle())
+    return error;
   note("a clearing", place, {{}, {{Place::Arena, offset, bytes}}});
-  if (place == CLEAVE_ARENA)
-    return gpu->zero(arena + static_cast<CUdeviceptr>(offset), bytes);
+  if (place == CLEAVE_ARENA) {
+    if (Error error =
+            gpu->zero(arena + static_cast<CUdeviceptr>(offset), bytes))
+      return error;
+    noteFinished();
+    return Error::success();
+  }
   std::memset(tier + offset, 0, static_cast<size_t>(bytes));
   return Error::success();
 }
@@ -221,7 +270,8 @@ const cleave_device_api CudaDevice::kApi = {
           *facts = {own.offloaded.fetched,
                     own.offloaded.evicted,
                     own.updatedAgain,
-                    {}};
+                    {},
+                    own.followed};
           llvm::copy(own.breakdown.nanoseconds, facts->nanoseconds);
         },
     .sent = [](cleave_device *device, const char *entry,

@@ -12,6 +12,7 @@
 #include "Cudnn.h"
 #include "Gpu.h"
 #include "HostExchange.h"
+#include "HostTensors.h"
 #include "NcclExchange.h"
 #include "SharedExchange.h"
 #include "WorkRecord.h"
@@ -29,8 +30,9 @@ namespace cleave::runtime::cuda {
 
 /// The program of one rank on a GPU. Commands are enqueued in the order of the
 /// table, those that need nothing of the host as graphs; the host waits where
-/// it has to know a flag: at checks and at actions that may be skipped. Runs
-/// that are measured enqueue each command by itself.
+/// it has to know a flag: at checks and at actions that may be skipped. What
+/// comes after the last of these may be under way when a run returns. Runs that
+/// are measured enqueue each command by itself.
 class CudaDevice : public cleave_device {
 public:
   static llvm::Expected<std::unique_ptr<CudaDevice>>
@@ -124,6 +126,11 @@ private:
     /// By the numbers by which the device records them.
     std::vector<const CheckCommand *> checks;
     SentSums sent;
+    /// Whether it has work on other streams than that of computation.
+    bool apart = false;
+    /// The last step that reads an input, or -1.
+    int64_t lastRead = -1;
+    HostTensors::Results results;
     /// The runs so far.
     int64_t runs = 0;
     /// Of the last run that was measured.
@@ -162,6 +169,10 @@ private:
   llvm::Error noteEnd(const Step &step);
   /// Waits for all streams.
   llvm::Error finishStreams();
+  /// Waits for what the last run has left under way.
+  llvm::Error settle();
+  /// The host has waited for the stream of computation.
+  void noteFinished();
   /// Enqueues a command. Sets `passed` if it is a check that all ranks reach.
   llvm::Error execute(const Step &step, bool &passed);
   llvm::Error launch(CUfunction function, const Launch &launch) const;
@@ -189,8 +200,9 @@ private:
   /// Memory outside of the arena: for contractions, and for the commands that
   /// are several launches.
   CUdeviceptr workspace = 0, scratch = 0;
-  /// A CheckStatus.
+  /// A CheckStatus, and where the host reads it.
   CUdeviceptr status = 0;
+  CheckStatus *statusRead = nullptr;
   int64_t scratchBytes = 0;
   /// The second tier.
   char *tier = nullptr;
@@ -199,12 +211,14 @@ private:
   std::unique_ptr<Cudnn> cudnn;
   /// That of computation first, then that of the second tier.
   std::vector<Stream> streams;
-  /// In $CLEAVE_CUDA_RECORD, for tests; then there are no graphs.
+  /// In $CLEAVE_CUDA_RECORD, for tests; then nothing is launched as a graph.
   std::unique_ptr<WorkRecord> record;
   cleave_communicator *communicator = nullptr;
   /// What is exchanged, on the host; empty for one rank.
   HostMirror mirror;
   std::map<std::string, EntrySteps, std::less<>> entries;
+  /// From when the entries are prepared on.
+  std::unique_ptr<HostTensors> host;
   std::deque<Move> moves;
   std::deque<HostExchange> exchanges;
   std::deque<Agreement> agreements;
@@ -215,6 +229,10 @@ private:
   std::unique_ptr<SharedExchange> shared;
   /// Of the run, as the host has last read it.
   CheckStatus checks{};
+
+  /// Whether the last run has left work under way, and whether that was so when
+  /// the last one began.
+  bool underWay = false, followed = false;
 
   // What the last run has done.
   Offloaded offloaded;

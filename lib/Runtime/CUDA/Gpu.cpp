@@ -122,9 +122,19 @@ Expected<CUdeviceptr> Gpu::allocate(int64_t bytes) {
 Error Gpu::finish(CUstream stream) const {
   if (!watch)
     return check(driver.cuStreamSynchronize(stream), "waiting for " + name);
+  return poll([&] { return driver.cuStreamQuery(stream); });
+}
+
+Error Gpu::finish(CUevent event) const {
+  if (!watch)
+    return check(driver.cuEventSynchronize(event), "waiting for " + name);
+  return poll([&] { return driver.cuEventQuery(event); });
+}
+
+Error Gpu::poll(llvm::function_ref<CUresult()> query) const {
   constexpr int spins = 200, every = 16;
   for (int64_t turn = 0;; ++turn) {
-    CUresult code = driver.cuStreamQuery(stream);
+    CUresult code = query();
     if (code != CUDA_ERROR_NOT_READY)
       return check(code, "waiting for " + name);
     if (turn < spins)

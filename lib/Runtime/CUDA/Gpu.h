@@ -56,6 +56,8 @@ public:
   llvm::Error finish() const { return finish(compute); }
   /// Waits for a stream; fails if `watch` does meanwhile.
   llvm::Error finish(CUstream stream) const;
+  /// Likewise, for an event.
+  llvm::Error finish(CUevent event) const;
   llvm::Error launch(CUfunction function, const Launch &launch,
                      CUstream stream) const;
 
@@ -76,6 +78,8 @@ public:
   std::function<llvm::Error()> watch;
 
 private:
+  /// Until `query` returns another code than that it is not ready.
+  llvm::Error poll(llvm::function_ref<CUresult()> query) const;
   explicit Gpu(const Driver &driver) : driver(driver) {}
   llvm::Error start(int ordinal);
 

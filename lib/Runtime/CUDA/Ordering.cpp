@@ -36,6 +36,8 @@ Error CudaDevice::order(EntrySteps &entry) {
     list.push_back(work);
     stepOf.push_back(index);
   };
+  // What the host has given is there when the stream of computation begins.
+  add(0, {0, /*finishes=*/false, -1, &host->getGiven()});
   for (auto [index, step] : llvm::enumerate(entry.steps)) {
     bool first = step.action != action;
     action = step.action;
@@ -75,9 +77,13 @@ Error CudaDevice::order(EntrySteps &entry) {
       awaited.event = *event;
       entry.steps[stepOf[index]].waits.push_back(awaited);
     }
-  if (!record)
-    for (Step &step : entry.steps)
+  for (auto [index, step] : llvm::enumerate(entry.steps)) {
+    entry.apart |= step.stream > 0;
+    if (host->readsInput(step.use.reads))
+      entry.lastRead = static_cast<int64_t>(index);
+    if (!record)
       step.use = {};
+  }
   return Error::success();
 }
 
@@ -120,7 +126,23 @@ Error CudaDevice::finishStreams() {
       break;
     error = gpu->finish(stream.stream);
   }
+  if (!error)
+    noteFinished();
   return error;
+}
+
+Error CudaDevice::settle() {
+  if (!underWay)
+    return Error::success();
+  underWay = false;
+  if (Error error = gpu->makeCurrent())
+    return error;
+  return finishStreams();
+}
+
+void CudaDevice::noteFinished() {
+  if (host)
+    host->finished();
 }
 
 /// Records what the host does: with the arena by the stream, and it waits for

@@ -41,6 +41,8 @@ private:
                                 const std::string &label,
                                 llvm::function_ref<int64_t(Ref)> offset);
   Error writeConstants();
+  /// What the host gives and takes: no command writes to what it gives.
+  Error planHostTensors();
 
   CudaDevice &device;
   Gpu &gpu;
@@ -365,6 +367,32 @@ Error CudaDevice::Resolver::writeConstants() {
   return Error::success();
 }
 
+Error CudaDevice::Resolver::planHostTensors() {
+  std::vector<MemoryRange> written;
+  for (const auto &[name, own] : device.entries)
+    for (const Step &step : own.steps)
+      llvm::append_range(written, step.use.writes);
+  Expected<std::unique_ptr<HostTensors>> made = HostTensors::make(
+      program, gpu, device.arena, written, device.record.get());
+  if (!made)
+    return made.takeError();
+  device.host = std::move(*made);
+  device.streamIndex(device.host->getStream(), HostTensors::kStreamName);
+  for (const auto &[name, source] : program.entries) {
+    EntrySteps &own = device.entries[name];
+    own.results = device.host->plan(
+        program, source, [&](const MemoryRange &range) -> int64_t {
+          auto index = static_cast<int64_t>(own.steps.size()) - 1;
+          for (; index >= 0; --index)
+            if (const Step &step = own.steps[static_cast<size_t>(index)];
+                overlaps(step.use.writes, range))
+              return step.stream == 0 ? index : -1;
+          return -1;
+        });
+  }
+  return device.host->allocate();
+}
+
 Error CudaDevice::Resolver::run() {
   if (Error error = device.requests->makeGroups())
     return error;
@@ -380,9 +408,13 @@ Error CudaDevice::Resolver::run() {
           return makeError("part '" + part.name + "' (" + command.label +
                            "): " + llvm::toString(std::move(error)));
     }
-    if (Error error = device.order(*entry))
+  }
+  if (Error error = planHostTensors())
+    return error;
+  for (auto &[name, own] : device.entries) {
+    if (Error error = device.order(own))
       return error;
-    device.findStretches(*entry);
+    device.findStretches(own);
   }
   return writeConstants();
 }
@@ -402,7 +434,6 @@ Error CudaDevice::prepare(cleave_communicator *with) {
   if (!opened)
     return opened.takeError();
   record = std::move(*opened);
-  graphs &= !record;
   streams = {{gpu->compute, "compute"}, {gpu->copies, "copies"}};
   requests.emplace(program, communicator);
   if (with->size > 1) {

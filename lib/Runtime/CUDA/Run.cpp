@@ -116,12 +116,16 @@ Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
   if (!exchange.ends) {
     if (Error error = exchange.blocks->fetch(*gpu, arena, mirror.data()))
       return error;
+    noteFinished();
     return communicator->api->start(exchange.request) ? communicatorError()
                                                       : Error::success();
   }
   if (communicator->api->wait(exchange.request))
     return communicatorError();
-  return exchange.blocks->store(*gpu, arena, mirror.data());
+  if (Error error = exchange.blocks->store(*gpu, arena, mirror.data()))
+    return error;
+  noteFinished();
+  return Error::success();
 }
 
 Expected<bool> CudaDevice::readFlag(CUdeviceptr at) {
@@ -133,6 +137,7 @@ Expected<bool> CudaDevice::readFlag(CUdeviceptr at) {
   }
   if (Error error = gpu->read(at, &flag, 1))
     return error;
+  noteFinished();
   return flag != 0;
 }
 
@@ -142,8 +147,15 @@ Error CudaDevice::agree(const Step &step, const Check &check, bool &passed) {
     return error;
   if (record)
     record->finish("compute");
-  if (Error error = gpu->read(status, &checks, sizeof checks))
+  if (Error error =
+          gpu->check(gpu->driver.cuMemcpyDtoHAsync(statusRead, status,
+                                                   sizeof checks, gpu->compute),
+                     "copying the status of checks"))
     return error;
+  if (Error error = gpu->finish())
+    return error;
+  checks = *statusRead;
+  noteFinished();
   *check.own = checks.failed == 0;
   const cleave_communicator_api &api = *communicator->api;
   if (api.start(check.request) || api.wait(check.request))
@@ -296,7 +308,22 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
   bool skipped = false;
   NamedRange actionRange;
   auto stretch = entry.stretches.begin();
+  bool read = entry.lastRead < 0, copied = entry.results.last < 0;
+  // All steps before `next` are enqueued.
+  auto reached = [&](size_t next) -> Error {
+    if (!read && static_cast<int64_t>(next) > entry.lastRead) {
+      read = true;
+      if (Error error = host->noteRead())
+        return error;
+    }
+    if (copied || static_cast<int64_t>(next) <= entry.results.last)
+      return Error::success();
+    copied = true;
+    return host->copyResults(entry.results);
+  };
   for (size_t i = 0; i < entry.steps.size(); ++i) {
+    if (Error error = reached(i))
+      return broken(std::move(error));
     const Step &step = entry.steps[i];
     if (stretch != entry.stretches.end() && stretch->begin == i) {
       size_t end = stretch->end;
@@ -364,6 +391,8 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
                       : step.command->check;
     return Stop{why.message, *check.own == 0, why.skips, false};
   }
+  if (Error error = reached(entry.steps.size()))
+    return broken(std::move(error));
   return std::nullopt;
 }
 
@@ -390,12 +419,20 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
   measuring =
       traced ||
       (timing && (!graphs || entry.runs < first || entry.runs % every == 0));
-  asGraphs = graphs && !measuring && entry.runs >= first;
+  asGraphs = graphs && !record && !measuring && entry.runs >= first;
   ++entry.runs;
   used = 0;
   marked.clear();
   entry.sent.begin();
   Error error = gpu->makeCurrent();
+  followed = !error && underWay &&
+             gpu->driver.cuStreamQuery(gpu->compute) == CUDA_ERROR_NOT_READY;
+  // What is on other streams is not ordered behind another run, and would be
+  // measured with it.
+  if (!error && (entry.apart || measuring))
+    error = settle();
+  if (!error)
+    error = host->begin();
   if (!error && measuring) {
     began = monotonicNanoseconds();
     error = mark();
@@ -406,8 +443,11 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
         "clearing the status of checks");
   if (!error)
     stopped = runSteps(entry);
+  underWay = !error && !stopped && !entry.apart && !measuring;
   // What has failed can fail again; the first message is the cause.
-  if (Error late = finishStreams()) {
+  if (underWay) {
+    // The host finds the end where it needs it.
+  } else if (Error late = finishStreams()) {
     if (stopped && stopped->broken)
       llvm::consumeError(std::move(late));
     else
@@ -415,6 +455,8 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
   }
   if (error)
     stopped = Stop{llvm::toString(std::move(error)), false, false, true};
+  if (stopped)
+    host->forgetResults();
   if (measuring) {
     sumTimes(entry, traced);
     entry.breakdown = breakdown;

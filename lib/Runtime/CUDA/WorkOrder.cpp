@@ -14,12 +14,8 @@ using namespace cleave::runtime::cuda;
 
 static bool overlap(const std::vector<MemoryRange> &one,
                     const std::vector<MemoryRange> &other) {
-  for (const MemoryRange &a : one)
-    for (const MemoryRange &b : other)
-      if (a.place == b.place && a.offset < b.offset + b.bytes &&
-          b.offset < a.offset + a.bytes)
-        return true;
-  return false;
+  return llvm::any_of(
+      other, [&](const MemoryRange &range) { return overlaps(one, range); });
 }
 
 static bool conflict(const MemoryUse &one, const MemoryUse &other) {

@@ -43,6 +43,15 @@ std::vector<MemoryRange> MemoryUse::ofBlocks(const Part &part,
   return ranges;
 }
 
+bool cuda::overlaps(llvm::ArrayRef<MemoryRange> ranges,
+                    const MemoryRange &other) {
+  return llvm::any_of(ranges, [&](const MemoryRange &range) {
+    return range.place == other.place &&
+           range.offset < other.offset + other.bytes &&
+           other.offset < range.offset + range.bytes;
+  });
+}
+
 std::vector<MemoryRange> cuda::rangesAt(Place place,
                                         std::vector<MemoryRange> ranges) {
   for (MemoryRange &range : ranges)

@@ -17,8 +17,9 @@
 namespace cleave::runtime::cuda {
 
 /// Memory of a rank: the arena, the second tier, the staging memory of
-/// collectives by NCCL, and the host's copy of what is exchanged through it.
-enum class Place : uint8_t { Arena, Tier, Staging, Mirror };
+/// collectives by NCCL, the host's copy of what is exchanged through it, and
+/// the pinned memory of the host for inputs, scalars and results.
+enum class Place : uint8_t { Arena, Tier, Staging, Mirror, Pinned };
 
 /// Bytes of a place.
 struct MemoryRange {
@@ -39,6 +40,9 @@ struct MemoryUse {
                                            Ref ExchangeBlock::*end);
 };
 
+/// Whether one of the ranges has bytes of another one.
+bool overlaps(llvm::ArrayRef<MemoryRange> ranges, const MemoryRange &other);
+
 /// The same ranges of another place.
 std::vector<MemoryRange> rangesAt(Place place, std::vector<MemoryRange> ranges);
 
@@ -49,6 +53,7 @@ std::vector<MemoryRange> rangesAt(Place place, std::vector<MemoryRange> ranges);
 ///     ...], "writes": ...}   places are the numbers of `Place`
 ///   {"do": "event" | "wait", "stream": S, "event": E}
 ///   {"do": "finish", "stream": S}    the host waits for the stream
+///   {"do": "reach", "event": E}      the host waits for the event
 ///   {"do": "host", "label": L, "reads": ..., "writes": ...}   done at once
 /// What other ranks do with a rank's copy on the host is a stream of its own.
 class WorkRecord {
@@ -68,6 +73,7 @@ public:
     order("wait", stream, event);
   }
   void finish(llvm::StringRef stream) { order("finish", stream, nullptr); }
+  void reach(const void *event) { order("reach", "", event); }
 
 private:
   explicit WorkRecord(std::unique_ptr<llvm::raw_fd_ostream> out)

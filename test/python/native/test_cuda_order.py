@@ -12,7 +12,7 @@ import pytest
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
 import stream_races
-from step_runs import differences, model, run_apart, run_variants
+from step_runs import differences, feed_apart, model, run_apart, run_variants
 from test_cuda_device import FAKE, fake_device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
@@ -103,7 +103,7 @@ def test_all_work_is_ordered(layout, precision, way, tmp_path, monkeypatch):
             assert next(stream_races.races(faulty, conflicts), None), (what, record[index])
     assert seen["stream"] > 100
     # Two streams may wait for one event.
-    assert seen["wait"] >= seen["event"]
+    assert seen["wait"] + seen["reach"] >= seen["event"]
     assert (seen["wait"] > 10) == (way != "host" or "offload" in " ".join(LAYOUTS[layout][1]))
     print(f"{layout} {precision} {way}: {dict(seen)}")
 
@@ -133,6 +133,74 @@ def test_races_are_found():
     faults = list(stream_races.faults([first, *order, second]))
     assert [what for what, _, _ in faults] == ["stream", "event", "wait", "stream"]
     assert all(stream_races.find_races(faulty) for _, _, faulty in faults)
+
+
+# What the host gives and takes ---------------------------------------------------------
+
+
+def lines_of_runs(record):
+    """The lines from where each run has its inputs to where the next one has."""
+    begins = [i for i, line in enumerate(record) if line["do"] == "event"
+              and line["stream"] == "inputs"]
+    return [record[one:other] for one, other in zip(begins, begins[1:])]
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory):
+    """Programs of one rank on the processor and on a GPU."""
+    folder = tmp_path_factory.mktemp("fed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
+        for name, target in [("native", ["--threads=1"]), ("device", ["--target=cuda"])]:
+            run_tool([tool("cleave-compile"), str(model("gpt", folder)), "--optimizer=adamw",
+                      *target, "-o", str(folder / f"{name}.so")])
+    return folder / "native.so", folder / "device.so"
+
+
+@pytest.mark.parametrize("entry, result", [("train", "loss"), ("train", ""), ("logits", "")])
+def test_inputs_are_given_while_a_run_is_under_way(entry, result, fed, tmp_path, monkeypatch):
+    """The host waits for no copy of an input, nor for the end of a step, and for nothing at all
+    where it has no flag to wait for, but for pinned memory that is still copied from. Without any
+    of the waits or events there is a race."""
+    monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(tmp_path / "calls"))
+    feed_apart(fed[1], [entry] * 6, result)
+    record = stream_races.read(tmp_path / "calls0")
+    conflicts = stream_races.find_conflicts(record)
+    assert not stream_races.find_races(record, conflicts)
+    used, seen = {one for one, _ in conflicts}, Counter()
+    for what, index, faulty in stream_races.faults(record):
+        if what == "stream" and index not in used:
+            continue
+        seen[what] += 1
+        assert next(stream_races.races(faulty, conflicts), None), (what, record[index])
+    copies = Counter(line["stream"] for line in record if line.get("label") == "an input"
+                     and line["do"] == "work")
+    assert copies == {"inputs": 12}
+    print(entry, result, dict(seen))
+    for lines in lines_of_runs(record)[2:]:
+        done = Counter((line["do"], line.get("stream")) for line in lines)
+        # The flag of the checks.
+        assert done["finish", "compute"] == (entry == "train")
+        assert done["finish", "inputs"] == 0
+        assert done["wait", "compute"] == 1
+        # Behind the check nothing reads an input.
+        assert done["wait", "inputs"] == (entry == "logits")
+        assert done["reach", ""] == (entry == "logits")
+
+
+def test_fed_steps_have_the_same_bits(fed, monkeypatch):
+    """With inputs of its own for each step; as on the processor, but for rounding."""
+    entries = ["train"] * 4 + ["evaluate", "train", "evaluate", "evaluate", "train"]
+    expected, results = feed_apart(fed[0], entries), []
+    assert len(expected) > 20
+    for graphs, order in [("off", "earliest"), ("on", "latest"), *(("on", str(i)) for i in range(6))]:
+        monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", graphs)
+        monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+        results.append(feed_apart(fed[1], entries, twice=order != "1"))
+    for found in results:
+        assert all(np.array_equal(a, b) for a, b in zip(found, results[0], strict=True))
+        losses = zip(found[:len(entries)], expected)
+        assert all(np.abs(a - b).max() < 1e-5 for a, b in losses)
 
 
 # Other orders --------------------------------------------------------------------------

@@ -105,6 +105,43 @@ def run_apart(artifact, steps=2, **options):
         return pool.apply_async(run, (artifact, steps), options).get(60)
 
 
+def feed(artifact, entries, result="loss", twice=False, scale=0.08):
+    """Runs entries, each with inputs of its own, the first of them given `twice`; returns `result`
+    of each, and then all parameters."""
+    session = _runtime.open(str(artifact))
+    random = np.random.default_rng(5)
+    parts = {tensor["name"]: tensor for tensor in session.tensors()}
+    write = lambda tensor, values: session.write(tensor["name"], np.frombuffer(
+        values.astype(TYPES[tensor["dtype"]]).tobytes(), np.uint8))
+    for tensor in parts.values():
+        if tensor["role"] == "parameter":
+            write(tensor, scale * random.standard_normal(tensor["shape"]) + (
+                len(tensor["shape"]) == 1))
+    found = []
+    for index, entry in enumerate(entries):
+        if "lr" in parts:
+            write(parts["lr"], np.full(parts["lr"]["shape"], 1e-2 / (1 + index)))
+        given = [tensor for tensor in parts.values() if tensor["role"] == "input"]
+        for tensor in given[:twice]:
+            write(tensor, np.zeros(tensor["shape"]))
+        for tensor in given:
+            write(tensor, random.integers(0, 32, tensor["shape"]) if "i" in tensor["dtype"] else
+                  random.standard_normal(tensor["shape"]))
+        session.run(entry, 3, len(entries))
+        if result:
+            found.append(np.frombuffer(session.read(result), np.float32))
+    found += [np.frombuffer(session.read(name), np.float32) for name, tensor in parts.items()
+              if tensor["role"] == "parameter"]
+    session.close()
+    return found
+
+
+def feed_apart(artifact, *arguments, **options):
+    """In another process, since a wrong copy can end it."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(feed, (artifact, *arguments), options).get(60)
+
+
 def _run_variants(artifact, variable, values, queue, options):
     for value in values:
         os.environ[variable] = value

@@ -56,6 +56,9 @@ def races(record, conflicts):
         if line["do"] == "host":
             number[index], clocks[index] = (None, 0), dict(host)
             continue
+        if line["do"] == "reach":
+            merge(host, events.get(line["event"], {}))
+            continue
         stream = line["stream"]
         own = before.setdefault(stream, {})
         merge(own, host)
@@ -83,13 +86,18 @@ def merge(clock, other):
 
 
 def faults(record):
-    """Records with one fault of order: (what, index, record). A wait or an event is left out, or a
-    command goes to a stream of its own."""
-    awaited = {line["event"] for line in record if line["do"] == "wait"}
+    """Records with one fault of order: (what, index, record). A wait of a stream or of the host, or
+    an event that one of them waits for, is left out, or a command goes to a stream of its own."""
+    last, awaited = {}, set()
     for index, line in enumerate(record):
-        if line["do"] == "wait":
-            what, by = "wait", NOTHING
-        elif line["do"] == "event" and line["event"] in awaited:
+        if line["do"] == "event":
+            last[line["event"]] = index
+        elif line["do"] in ("wait", "reach"):
+            awaited.add(last.get(line["event"]))
+    for index, line in enumerate(record):
+        if line["do"] in ("wait", "reach"):
+            what, by = line["do"], NOTHING
+        elif line["do"] == "event" and index in awaited:
             what, by = "event", NOTHING
         elif line["do"] == "work" and not line["stream"].startswith("exchange"):
             what, by = "stream", {**line, "stream": "another"}

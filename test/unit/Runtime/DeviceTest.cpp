@@ -19,7 +19,9 @@
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
 #include <atomic>
+#include <chrono>
 #include <gtest/gtest.h>
+#include <thread>
 
 using namespace cleave;
 using namespace cleave::runtime;
@@ -31,6 +33,8 @@ constexpr int64_t batch = 8, length = 32, vocabulary = 50, hidden = 16;
 /// What the devices of a session saw.
 struct Watch {
   std::atomic<int64_t> bytesIn{0}, bytesOut{0}, allocated{0}, open{0};
+  /// Whether each run begins while the device is still at work.
+  std::atomic<bool> followed{false};
   std::string breach;
 };
 
@@ -134,6 +138,7 @@ const cleave_device_api ApartDevice::kApi = {
     .facts =
         [](cleave_device *device, cleave_run_facts *facts) {
           of(device)->facts(of(device).inner, facts);
+          facts->followed = of(device).watch->followed;
         },
     .sent =
         [](cleave_device *device, const char *entry, const cleave_sent **list) {
@@ -260,6 +265,22 @@ TEST_F(DeviceTest, TrainsByCopiesAlone) {
     EXPECT_EQ(apart->getMemory().arena, here->getMemory().arena);
     EXPECT_EQ(apart->getSent("train").size(), here->getSent("train").size());
   }
+}
+
+TEST_F(DeviceTest, TimesOfRunsThatFollowEachOtherAddUp) {
+  auto session = make(0, true);
+  ASSERT_OK(session->initialiseRandomly(3));
+  train(*session, 0);
+  constexpr double pause = 0.3;
+  auto secondsAfterPause = [&] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+    auto result = session->run("train");
+    EXPECT_TRUE(bool(result)) << llvm::toString(result.takeError());
+    return result->seconds;
+  };
+  EXPECT_LT(secondsAfterPause(), pause);
+  watch.followed = true;
+  EXPECT_GT(secondsAfterPause(), pause);
 }
 
 TEST_F(DeviceTest, ChecksAndCheckpointsByCopiesAlone) {

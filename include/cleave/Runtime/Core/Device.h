@@ -20,7 +20,8 @@
  * made by the thread that has opened the device, except `read`, `write` and
  * `zero`, which any one thread may make while no other call is under way. A
  * call that returns `int` returns 0, or else it has failed and `error` has the
- * reason. Pointers that a call returns are valid until the next call of `run`
+ * reason. A device may still compute when a call returns: later calls behave as
+ * if it had ended, and find its errors. Pointers that a call returns are valid until the next call of `run`
  * or `start_trace`, if nothing else is said.
  */
 
@@ -70,6 +71,9 @@ struct cleave_run_facts {
   /** Nanoseconds by category of commands; zeros if they are not timed. Of the
       last run that was measured, if a device measures not all of them. */
   int64_t nanoseconds[CLEAVE_TIME_CLASSES];
+  /** Whether the device was still at work for the run before when this one
+      began. */
+  int32_t followed;
 };
 
 /**
@@ -170,7 +174,7 @@ struct cleave_device {
  * A plugin exports CLEAVE_DEVICE_OPEN, a cleave_device_open_function. Its file
  * is libcleave_<target>.so.
  */
-#define CLEAVE_DEVICE_ABI 1
+#define CLEAVE_DEVICE_ABI 2
 #define CLEAVE_DEVICE_OPEN "cleave_device_open"
 
 /** What a device shall run. What `lookup` finds is valid until the device is

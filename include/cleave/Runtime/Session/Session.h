@@ -20,6 +20,7 @@
 #include "cleave/Runtime/Session/LossScale.h"
 #include "cleave/Runtime/Session/Rank.h"
 #include "llvm/ADT/ArrayRef.h"
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -97,6 +98,8 @@ struct SaveOptions {
 };
 
 struct StepResult {
+  /// Until the outcome is known, from when the run began or, if the device was
+  /// still at work for the run before, from when that one has returned.
   double seconds = 0;
   /// Why the step was skipped: it changed nothing but the loss scale. Empty if
   /// it was not.
@@ -399,6 +402,8 @@ private:
   mutable std::vector<std::optional<Stop>> stopped;
   /// Whether the last step has deferred its updates.
   mutable bool pending = false;
+  /// When the last run has returned.
+  std::chrono::steady_clock::time_point returned;
   int64_t seed = 0, step = 0, skipped = 0;
   std::optional<LossScaleState> lossScale;
   int64_t traceStart = 0;
