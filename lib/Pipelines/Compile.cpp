@@ -74,6 +74,9 @@ void cleave::settleTarget(CompileOptions &own) {
   }
   own.phases.wideAttention = own.target == "cpu";
   own.phases.recompute = own.phases.recomputePolicy().str();
+  // Buckets would join the chunks again.
+  own.phases.collectiveChunkBytes =
+      std::max(own.phases.collectiveChunkBytes, own.bucketBytes + 1);
 }
 
 LogicalResult

@@ -143,6 +143,9 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("memory_limit", options.memoryLimit) &&
       map.mapOptional("offload", options.phases.offload) &&
       map.mapOptional("bucket_bytes", options.bucketBytes) &&
+      map.mapOptional("collective_chunks", options.phases.collectiveChunks) &&
+      map.mapOptional("collective_chunk_bytes",
+                      options.phases.collectiveChunkBytes) &&
       map.mapOptional("moved_bytes", options.phases.movedBytes) &&
       map.mapOptional("target", options.target) &&
       map.mapOptional("arch", options.architecture) &&
@@ -190,6 +193,15 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   if (read &&
       !isGradientType(options.phases.gradientType, options.phases.precision)) {
     path.field("gradient_dtype").report("expected \"f32\" or the precision");
+    read = false;
+  }
+  if (read && options.phases.collectiveChunks < 1) {
+    path.field("collective_chunks").report("expected a positive number");
+    read = false;
+  }
+  if (read && options.phases.collectiveChunkBytes < 0) {
+    path.field("collective_chunk_bytes")
+        .report("expected a number that is not negative");
     read = false;
   }
   if (read && !isPipeSlices(options.phases.pipeSlices)) {

@@ -338,6 +338,14 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
     passes.addPass(pipe::createPostValidate());
   passes.addPass(pipe::createFillSchedule(fill));
   passes.addPass(pipe::createVerifySchedule());
+  // After parts, what backward recomputes and the order are decided: they are
+  // the same as without chunks. The interpreter still runs the result.
+  if (options.collectiveChunks > 1 && !options.mesh.empty()) {
+    spmd::ChunkCollectivesOptions chunk;
+    chunk.chunks = options.collectiveChunks;
+    chunk.minBytes = options.collectiveChunkBytes;
+    passes.addPass(spmd::createChunkCollectives(chunk));
+  }
 }
 
 /// Kernels, library calls, and a place for every buffer.

@@ -44,6 +44,8 @@ def compile(
     threads: int | None = None,
     max_logits_bytes: int | None = None,
     bucket_bytes: int = 1 << 20,
+    collective_chunks: int = 1,
+    collective_chunk_bytes: int = 1 << 20,
     mesh: Mapping[str, int] | None = None,
     ranks: str = "auto",
     deterministic: int | None = None,
@@ -134,6 +136,12 @@ def compile(
             bytes; None: 100 MiB, and on a GPU, which does little in a small one, 1 GiB.
         bucket_bytes: reductions and gathers of one kind among the same ranks are
             merged into exchanges of up to this many bytes; 0: never merged.
+        collective_chunks: gathers and reductions of activations and of their gradients
+            are cut, with the contractions beside them, into up to this many chunks of
+            samples (or of positions), so that one chunk is communicated while another
+            one is computed; 1: not cut.
+        collective_chunk_bytes: the least bytes that a rank puts into the exchange of
+            one chunk; it is always more than `bucket_bytes`.
         mesh: the devices as named axes, major to minor, with their sizes: `{"dp":
             2, "tp": 4}`; one device if None. An axis over which nothing is sharded
             causes a warning.
@@ -364,6 +372,8 @@ def compile(
         max_logits_bytes = 1 << 30 if target == "cuda" else 100 << 20
     max_logits_bytes = whole("max_logits_bytes", max_logits_bytes, 1)
     bucket_bytes = whole("bucket_bytes", bucket_bytes, 0)
+    collective_chunks = whole("collective_chunks", collective_chunks, 1)
+    collective_chunk_bytes = whole("collective_chunk_bytes", collective_chunk_bytes, 0)
     seed = whole("seed", seed, -(2**63))
     flag("check_finite", check_finite)
     pipeline = pipeline_options(
@@ -463,6 +473,8 @@ def compile(
             "threads": 1 if target == "cuda" else threads,
             "max_logits_bytes": max_logits_bytes,
             "bucket_bytes": bucket_bytes,
+            "collective_chunks": collective_chunks,
+            "collective_chunk_bytes": collective_chunk_bytes,
             **pipeline,
             **interlock,
             "optimizer": optimizer.options(),

@@ -264,9 +264,14 @@ std::string cleave::checkFlags(const Flags &flags) {
     return "--fused-attention is on or off, not '" + flags.fusedAttention + "'";
   if (flags.bucketKib < 0)
     return "--bucket-kib must not be negative";
+  if (flags.collectiveChunkKib < 0)
+    return "--collective-chunk-kib must not be negative";
+  if (flags.collectiveChunkKib.getNumOccurrences() &&
+      !flags.collectiveChunks.getNumOccurrences())
+    return "--collective-chunk-kib needs --collective-chunks";
   for (const cl::opt<int64_t> *flag :
        {&flags.microBatches, &flags.threads, &flags.maxLogitsMib, &flags.chunks,
-        &flags.gradHorizon})
+        &flags.gradHorizon, &flags.collectiveChunks})
     if (flag->getNumOccurrences() && *flag < 1)
       return ("--" + flag->ArgStr + " must be positive").str();
   if (std::string mistake = checkMesh(flags); !mistake.empty())
@@ -409,6 +414,9 @@ CompileOptions cleave::collectOptions(const Flags &flags,
                       : std::max(1u, std::thread::hardware_concurrency());
   options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
                         << 10;
+  options.phases.collectiveChunks = flags.collectiveChunks;
+  options.phases.collectiveChunkBytes =
+      std::min<int64_t>(flags.collectiveChunkKib, int64_t(1) << 40) << 10;
   options.target = flags.targetName;
   options.architecture = flags.architecture;
   options.predict = flags.predict;

@@ -400,6 +400,17 @@ struct Flags {
       cl::desc(
           "Merge reductions and gathers of one kind into exchanges of up to "
           "this many KiB; 0: do not merge")};
+  cl::opt<int64_t> collectiveChunks{
+      "collective-chunks", cl::init(1), cl::cat(training),
+      cl::desc(
+          "Cut gathers and reductions of activations and their gradients, with "
+          "the contractions beside them, into up to this many chunks of samples "
+          "(or of positions), so that one chunk is communicated while another "
+          "one is computed; 1: do not cut")};
+  cl::opt<int64_t> collectiveChunkKib{
+      "collective-chunk-kib", cl::init(1024), cl::cat(training),
+      cl::desc("With --collective-chunks: the least KiB that a rank puts into "
+               "the exchange of one chunk; always more than --bucket-kib")};
 
   cl::opt<bool> remarks{
       "remarks", cl::cat(general),

@@ -98,6 +98,11 @@ struct PhaseOptions {
   std::string mesh;
   /// What is split over them, `megatron-sp,zero1`.
   std::string recipes;
+  /// The most chunks that a gather or a reduction and its contractions are cut
+  /// into, so that they overlap (--spmd-chunk-collectives); 1: none is cut.
+  int64_t collectiveChunks = 1;
+  /// The least bytes of the operand of a chunk's collective on a device.
+  int64_t collectiveChunkBytes = int64_t(1) << 20;
   /// Where stages of the axis "pp" begin, from the second on: the beginnings of
   /// names of parameters, with commas between. Of even cost where empty.
   std::string stages;

@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/Chunks.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Permutation.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -69,14 +70,17 @@ public:
     auto list = [&](ArrayRef<int64_t> values) {
       return builder.getDenseI64ArrayAttr(values);
     };
-    output.replaceAllUsesWith(CollectiveOp::create(
+    auto command = CollectiveOp::create(
         builder, op->getLoc(), output.getType(),
         CollectiveKindAttr::get(context, exchange->kind), input, exchange->into,
         op.getCommunicationMesh(), spmd::AxesAttr::get(context, axes),
         list(exchange->block), ReductionAttr::get(context, exchange->reduction),
         list(exchange->srcStarts), list(exchange->dstStarts),
         list(exchange->sources), builder.getI64IntegerAttr(exchange->root),
-        exchange->apart));
+        exchange->apart);
+    if (Attribute chunk = op->getAttr(spmd::kChunkAttr))
+      command->setAttr(spmd::kChunkAttr, chunk);
+    output.replaceAllUsesWith(command.getOutput());
     op->erase();
     return success();
   }

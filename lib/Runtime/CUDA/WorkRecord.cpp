@@ -15,16 +15,19 @@ using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
 namespace json = llvm::json;
 
+/// `range` in one run of its part.
+static MemoryRange place(const Part &part, llvm::ArrayRef<int64_t> row,
+                         const BufferRange &range) {
+  auto buffer = static_cast<size_t>(range.buffer);
+  return {part.buffers[buffer].tier ? Place::Tier : Place::Arena,
+          row[buffer] + range.begin, range.end - range.begin};
+}
+
 MemoryUse MemoryUse::of(const Part &part, llvm::ArrayRef<int64_t> row,
                         const Command &command) {
   MemoryUse use;
-  std::set<int32_t> written = writtenBuffersOf(command);
-  for (int32_t buffer : buffersOf(command)) {
-    const Buffer &own = part.buffers[static_cast<size_t>(buffer)];
-    MemoryRange range{own.tier ? Place::Tier : Place::Arena,
-                      row[static_cast<size_t>(buffer)], own.bytes};
-    (written.count(buffer) ? use.writes : use.reads).push_back(range);
-  }
+  for (const BufferRange &range : rangesOf(part, command))
+    (range.written ? use.writes : use.reads).push_back(place(part, row, range));
   return use;
 }
 
@@ -32,14 +35,9 @@ std::vector<MemoryRange> MemoryUse::ofBlocks(const Part &part,
                                              llvm::ArrayRef<int64_t> row,
                                              const CollectiveCommand &command,
                                              Ref ExchangeBlock::*end) {
-  std::set<int32_t> buffers{(command.*end).buffer};
-  for (const ExchangeBlock &block : command.more)
-    buffers.insert((block.*end).buffer);
   std::vector<MemoryRange> ranges;
-  for (int32_t buffer : buffers)
-    if (buffer >= 0)
-      ranges.push_back({Place::Arena, row[static_cast<size_t>(buffer)],
-                        part.buffers[static_cast<size_t>(buffer)].bytes});
+  for (const BufferRange &range : rangesOf(part, command, end))
+    ranges.push_back(place(part, row, range));
   return ranges;
 }
 

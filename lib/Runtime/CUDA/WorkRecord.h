@@ -27,7 +27,7 @@ struct MemoryRange {
   int64_t offset = 0, bytes = 0;
 };
 
-/// What a command reads and writes, as whole buffers, in one run of its part.
+/// What a command reads and writes in one run of its part; see `rangesOf`.
 struct MemoryUse {
   std::vector<MemoryRange> reads, writes;
 

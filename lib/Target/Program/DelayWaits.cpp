@@ -9,7 +9,8 @@
 /// An exchange, or a copy between memory and the second tier, is awaited when a
 /// command needs its memory, not before. That depends on the offsets of
 /// buffers: a buffer that overlaps it in the arena, in any action of the part,
-/// needs its memory.
+/// needs its memory. One part of a buffer can be exchanged while a product
+/// reads or writes another one.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -28,7 +29,7 @@ public:
 
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
-      std::set<int32_t> buffers = buffersOf(command);
+      std::vector<BufferRange> buffers = rangesOf(part, command);
       if (command.kind == CommandKind::Wait && !command.wait.transfer) {
         Open &open = *std::find_if(exchanges.begin(), exchanges.end(),
                                    [&](const Open &other) {
@@ -55,7 +56,7 @@ private:
   /// reached it.
   struct Open {
     int32_t token;
-    std::set<int32_t> buffers;
+    std::vector<BufferRange> buffers;
     const Command *wait = nullptr;
   };
 

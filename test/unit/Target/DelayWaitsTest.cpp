@@ -21,6 +21,36 @@ Command exchange(int32_t token, int32_t src, int32_t dst) {
   command.collective.token = token;
   command.collective.src.buffer = src;
   command.collective.dst.buffer = dst;
+  command.collective.sizes = {16};
+  command.collective.srcStrides = command.collective.dstStrides = {1};
+  return command;
+}
+
+/// A gather of two blocks of 4 floats each, from byte `from` of buffer 0 on, to
+/// byte `to` of buffer 1 on.
+Command gather(int32_t token, int64_t from, int64_t to) {
+  Command command = exchange(token, 0, 1);
+  command.collective.collective = CollectiveKind::AllGather;
+  command.collective.src.offset = from;
+  command.collective.dst.offset = to;
+  command.collective.sizes = {4};
+  command.collective.dstOffsets = {0, 4};
+  return command;
+}
+
+/// The product of a 2 x 4 matrix, from byte `offset` of buffer 1 on, and one of
+/// 4 x 2 in buffer 2, in buffer 3.
+Command product(int64_t offset) {
+  Command command;
+  command.kind = CommandKind::Contract;
+  command.label = "product" + std::to_string(offset);
+  ContractCommand &c = command.contract;
+  c.m = c.n = 2;
+  c.k = c.lda = 4;
+  c.ldb = c.ldc = 2;
+  c.a = {1, offset};
+  c.b = {2, 0};
+  c.c = {3, 0};
   return command;
 }
 
@@ -98,6 +128,44 @@ TEST(DelayWaits, SeveralAreEndedInOrder) {
                     waitFor(1), fill(4)},
                    {kApart}),
             (Labels{"exchange0", "wait0", "exchange1", "fill4", "wait1"}));
+}
+
+/// Products read chunks of a buffer while other chunks arrive in it.
+TEST(DelayWaits, ChunksOfABufferAreApart) {
+  EXPECT_EQ(labels({gather(0, 0, 0), waitFor(0), gather(1, 16, 32), waitFor(1),
+                    product(0), product(32)},
+                   {kApart}),
+            (Labels{"exchange0", "exchange1", "wait0", "product0", "wait1",
+                    "product32"}));
+  // From the middle of one chunk to that of the next.
+  EXPECT_EQ(labels({gather(0, 0, 0), waitFor(0), gather(1, 16, 32), waitFor(1),
+                    product(16), product(32)},
+                   {kApart}),
+            (Labels{"exchange0", "exchange1", "wait0", "wait1", "product16",
+                    "product32"}));
+  // Other commands use whole buffers.
+  EXPECT_EQ(labels({gather(0, 0, 0), waitFor(0), fill(2), fill(1)}, {kApart}),
+            (Labels{"exchange0", "fill2", "wait0", "fill1"}));
+}
+
+/// A matrix between two rows of a buffer that is sent.
+TEST(DelayWaits, RangesReachFromTheFirstElementToTheLast) {
+  Command rows = gather(0, 0, 0);
+  rows.collective.sizes = {2, 2};
+  rows.collective.dstStrides = {2, 1};
+  rows.collective.srcStrides = {12, 1};
+  auto at = [](int64_t offset) {
+    Command command = product(0);
+    command.contract.c = {0, offset};
+    command.contract.a = {4, 0};
+    return command;
+  };
+  // Rows of 2 floats at bytes 0 and 48 of buffer 0.
+  EXPECT_EQ(labels({rows, waitFor(0), at(16), fill(5)}, {kApart}),
+            (Labels{"exchange0", "wait0", "product0", "fill5"}));
+  rows.collective.srcStrides = {2, 1};
+  EXPECT_EQ(labels({rows, waitFor(0), at(16), fill(5)}, {kApart}),
+            (Labels{"exchange0", "product0", "fill5", "wait0"}));
 }
 
 } // namespace

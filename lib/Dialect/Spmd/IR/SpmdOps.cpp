@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/IR/Chunks.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 
 using namespace mlir;
@@ -127,6 +128,12 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
           return index < 0 || index >= op->getNumOperands();
         }))
       return error() << "must hold numbers of operands";
+    return success();
+  }
+  if (attribute.getName() == kChunkAttr) {
+    auto chunk = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
+    if (!chunk || chunk.size() != 2 || chunk[0] < 0 || chunk[1] < 0)
+      return error() << "must hold the numbers of a collective and of a chunk";
     return success();
   }
   if (attribute.getName() == kRingShiftAttr)

@@ -320,6 +320,49 @@ def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> 
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
+def ChunkCollectives : Pass<"spmd-chunk-collectives", "::mlir::ModuleOp"> {
+  let summary = "Cuts collectives and their contractions into chunks that overlap";
+  let description = [{
+    Cuts an all_gather together with the contractions that read it, and a
+    reduce_scatter or all_reduce together with the contractions that compute its
+    operand, so that a chunk is communicated while another one is computed (Wang
+    et al., ASPLOS 2023). Chunks are parts of the first dimension of more than
+    one element, of every value that is cut. This dimension is neither gathered,
+    scattered nor summed over, so each element is computed from the same operands
+    as before. Element-wise ops between two such contractions are cut with them.
+
+    Chunk `i + 1` of a gather begins before chunk `i` is computed, and chunk `i`
+    of a reduction before chunk `i + 1` is computed. `spmd.chunk` on the
+    collectives preserves this order in later passes.
+
+    Left whole: collectives where other contractions of at least as much work
+    run between the collective and its first reader, since these overlap
+    already; contractions that sum over the dimension, such as gradients of
+    weights (they read the concatenation); and ops whose results depend on the
+    positions of elements.
+    ```mlir
+    %g = spmd.all_gather %x by <@mesh, [{}, {"tp"}, {} ]> : tensor<2x4x8xf32> -> tensor<2x8x8xf32>
+    %y = graph.linear %g, %w : (tensor<2x8x8xf32>, tensor<6x8xf32>) -> tensor<2x8x6xf32>
+    // becomes, with chunks=2
+    %x0 = graph.slice %x {offsets = [0, 0, 0], sizes = [1, 4, 8], ...}
+    %g0 = spmd.all_gather %x0 by <@mesh, [{}, {"tp"}, {} ]> {spmd.chunk = [0, 0]} : tensor<1x4x8xf32> -> tensor<1x8x8xf32>
+    %x1 = graph.slice %x {offsets = [1, 0, 0], sizes = [1, 4, 8], ...}
+    %g1 = spmd.all_gather %x1 by <@mesh, [{}, {"tp"}, {} ]> {spmd.chunk = [0, 1]} : tensor<1x4x8xf32> -> tensor<1x8x8xf32>
+    %y0 = graph.linear %g0, %w : (tensor<1x8x8xf32>, tensor<6x8xf32>) -> tensor<1x8x6xf32>
+    %y1 = graph.linear %g1, %w : (tensor<1x8x8xf32>, tensor<6x8xf32>) -> tensor<1x8x6xf32>
+    %y = graph.concat %y0, %y1 {dim = 0}
+    ```
+  }];
+  let options = [
+    Option<"chunks", "chunks", "int64_t", "2",
+           "The number of chunks at most; the largest number that divides the "
+           "dimension is taken. 1: nothing is cut">,
+    Option<"minBytes", "min-bytes", "int64_t", "1048577",
+           "The least bytes of the operand of a chunk's collective on one rank">,
+  ];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+}
+
 def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
   let summary = "Verifies the shardings of a partitioned program";
   let description = [{

@@ -9,11 +9,14 @@
 /// Starts from the given order. A command that releases more than it takes runs
 /// as early as possible (an update, when its gradient is complete); one that
 /// only takes memory runs when it is needed (recomputation in backward). The
-/// result is used if its peak is lower.
+/// result is used if its peak is lower. Collectives that were cut into chunks
+/// to overlap with contractions stay where they overlap with them.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "PartMemory.h"
+#include "cleave/Dialect/Spmd/IR/Chunks.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 #include <functional>
 #include <set>
@@ -111,6 +114,34 @@ private:
           if (auto it = number.find(head);
               it != number.end() && !needed.test(it->second))
             edge(op, head);
+      }
+    keepOverlap();
+  }
+
+  /// A chunk of a gather begins before the readers of the previous one, and one
+  /// of a reduction before the operand of the next one is computed, as in the
+  /// given order.
+  void keepOverlap() {
+    llvm::MapVector<int64_t, SmallVector<CollectiveOp>> collectives;
+    for (Operation *op : commands)
+      if (auto collective = dyn_cast<CollectiveOp>(op))
+        if (auto chunk =
+                op->getAttrOfType<DenseI64ArrayAttr>(spmd::kChunkAttr))
+          collectives[chunk[0]].push_back(collective);
+    auto keep = [&](Operation *from, Operation *to) {
+      auto a = number.find(from), b = number.find(to);
+      if (a != number.end() && b != number.end() && a->second < b->second)
+        edge(from, to);
+    };
+    for (auto &[n, chunks] : collectives)
+      for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+        CollectiveOp chunk = chunks[i], next = chunks[i + 1];
+        keep(chunk, next);
+        if (chunk.getKind() == CollectiveKind::AllGather)
+          for (Operation *reader : readersOf(chunk.getOutput()))
+            keep(next, reader);
+        else if (Operation *writer = rootOf(next.getInput()).getDefiningOp())
+          keep(chunk, writer);
       }
   }
 
