@@ -341,6 +341,8 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   // After parts, what backward recomputes and the order are decided: they are
   // the same as without chunks. The interpreter still runs the result.
   if (options.collectiveChunks > 1 && !options.mesh.empty()) {
+    // Equal gathers are merged while they are whole.
+    passes.addPass(createCSEPass());
     spmd::ChunkCollectivesOptions chunk;
     chunk.chunks = options.collectiveChunks;
     chunk.minBytes = options.collectiveChunkBytes;

@@ -95,11 +95,52 @@ static Matrix makeMatrix(RankedTensorType type, StringRef names,
   return matrix;
 }
 
+/// If `value` is one of equal parts of the first dimension of a larger value,
+/// all of which are used: that value. Its copy serves all of them, or what makes
+/// it writes it like this.
+static Value wholeOfParts(Value value) {
+  auto part = value.getDefiningOp<ViewOp>();
+  if (!part)
+    return nullptr;
+  Value whole = part.getInput();
+  RankedTensorType type = tensorType(whole), own = part.getType();
+  Strided layout = getLayout(own);
+  auto isPart = [&](Operation *user) {
+    auto view = dyn_cast<ViewOp>(user);
+    return view && view.getType().getShape() == own.getShape() &&
+           getLayout(view.getType()).strides == layout.strides;
+  };
+  llvm::SmallDenseSet<int64_t> offsets;
+  for (Operation *user : whole.getUsers())
+    if (isPart(user))
+      offsets.insert(getLayout(cast<ViewOp>(user).getType()).offset);
+  return own.getRank() == type.getRank() && own.getRank() > 1 &&
+                 layout.strides == getLayout(type).strides &&
+                 own.getShape().drop_front() == type.getShape().drop_front() &&
+                 own.getDimSize(0) * static_cast<int64_t>(offsets.size()) ==
+                     type.getDimSize(0)
+             ? whole
+             : Value();
+}
+
 /// `value` as the matrix, copied if needed.
 static Value asMatrix(OpBuilder &builder, Location loc, Value value,
                       const Matrix &matrix) {
   if (matrix.view)
     return viewAs(builder, loc, value, matrix.view);
+  if (Value whole = wholeOfParts(value);
+      whole && !matrix.permutation.empty() && matrix.permutation[0] == 0) {
+    Strided layout = getLayout(tensorType(value));
+    int64_t start =
+        (layout.offset - getLayout(tensorType(whole)).offset) /
+        std::max<int64_t>(layout.strides[0], 1);
+    Value copy = denseOf(
+        builder, loc, transposeOf(builder, loc, whole, matrix.permutation));
+    return reshapeOf(builder, loc,
+                     rowsOf(builder, loc, copy, start,
+                            tensorType(value).getDimSize(0)),
+                     matrix.shape);
+  }
   Value permuted = transposeOf(builder, loc, value, matrix.permutation);
   return reshapeOf(builder, loc, denseOf(builder, loc, permuted), matrix.shape);
 }

@@ -132,14 +132,18 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     return success();
   }
 
-  /// Lets a kernel write what is a part of a larger value in its place.
+  /// Lets a kernel write what is a part of a larger value in its place, if all
+  /// other readers can read it there.
   LogicalResult writeInPlace(Block &block) {
     for (auto copy : llvm::make_early_inc_range(block.getOps<CopyOp>())) {
       auto value = dyn_cast<OpResult>(copy.getInput());
-      if (!value || !value.hasOneUse() || copy.getInto() ||
+      if (!value || copy.getInto() || !copy->hasOneUse() ||
+          !isa<JoinOp>(*copy->user_begin()) ||
           !isDense(cast<RankedTensorType>(value.getType())) ||
-          !isInRows(copy.getType()) || copy.use_empty() ||
-          !llvm::all_of(copy->getUsers(), llvm::IsaPred<JoinOp>))
+          !isInRows(copy.getType()) ||
+          !llvm::all_of(value.getUses(), [&](OpOperand &use) {
+            return use.getOwner() == copy || canRead(use, copy.getType());
+          }))
         continue;
       auto node = probe(value.getOwner());
       if (failed(node))
@@ -154,6 +158,18 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
       copy.erase();
     }
     return success();
+  }
+
+  /// Whether the reader can read its operand as `type`.
+  static bool canRead(OpOperand &use, RankedTensorType type) {
+    Operation *user = use.getOwner();
+    if (isa<KernelLoweringInterface>(user))
+      return true;
+    auto command = dyn_cast<CommandOpInterface>(user);
+    return command && command.canReadOperand(use.getOperandNumber(), type) &&
+           llvm::none_of(command.getShares(), [&](const Share &share) {
+             return share.must && share.operand == use.getOperandNumber();
+           });
   }
 
   LogicalResult fuse(func::FuncOp func, SymbolTable &symbols,

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "llvm/ADT/EquivalenceClasses.h"
+#include <numeric>
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_ASSIGNLAYOUTS
@@ -39,6 +40,7 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     collect(module);
+    module.walk([&](JoinOp join) { tryJoin(join); });
     SmallVector<CopyOp> copies;
     module.walk([&](CopyOp copy) { copies.push_back(copy); });
     for (CopyOp copy : copies)
@@ -142,30 +144,96 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
     return found == classes.end() ? nullptr : &found->second;
   }
 
-  /// Lets the op that makes the copied value write the copy's layout.
-  bool tryCopy(CopyOp copy) {
+  /// The value of a copy takes the buffer of the copy: a slice of a larger
+  /// buffer cannot be passed to other parts, and a result needs its own.
+  static bool leaves(CopyOp copy) {
+    return llvm::any_of(transitiveUsers(copy.getOutput()), [](Operation *user) {
+      return isa<JoinOp>(user) || user->hasTrait<OpTrait::IsTerminator>();
+    });
+  }
+
+  /// The type with which the op that makes the copied value writes it as
+  /// `target`; null if it cannot.
+  RankedTensorType placeOf(CopyOp copy, RankedTensorType target) {
     Value root = rootOf(copy.getInput());
     Class *group = classOf(root);
     if (!group || group->pinned)
-      return false;
+      return nullptr;
     RankedTensorType old = tensorType(root);
-    RankedTensorType source = tensorType(copy.getInput());
     std::optional<Strided> layout =
-        rebase(source, old, getLayout(copy.getType()));
-    if (!layout || (group->crosses && layout->offset != 0))
-      return false;
+        rebase(tensorType(copy.getInput()), old, getLayout(target));
+    if (!layout || (group->crosses && (layout->offset != 0 || leaves(copy))))
+      return nullptr;
     RankedTensorType moved = withLayout(old, *layout);
-    // The value takes the buffer of the copy: a slice of a larger buffer cannot
-    // be passed to other parts, and a result needs its own.
-    bool leaves =
-        llvm::any_of(transitiveUsers(copy.getOutput()), [](Operation *user) {
-          return isa<JoinOp>(user) || user->hasTrait<OpTrait::IsTerminator>();
-        });
-    if (leaves && group->crosses)
-      return false;
     for (Value value : group->values)
       if (!canMove(value, old, moved, copy))
-        return false;
+        return nullptr;
+    return moved;
+  }
+
+  /// Lets a join have the layout in which what it joins is made, if the copies
+  /// into it disappear then.
+  void tryJoin(JoinOp join) {
+    Class *group = classOf(join.getOutput());
+    RankedTensorType old = join.getType();
+    if (!group || group->pinned || join.getInputs().empty() || !isDense(old))
+      return;
+    auto first = join.getInputs()[0].getDefiningOp<CopyOp>();
+    if (!first || tensorType(first.getInput()).getRank() != old.getRank())
+      return;
+    // The dimensions of what is joined, from the outermost in memory.
+    ArrayRef<int64_t> found = getLayout(tensorType(first.getInput())).strides;
+    SmallVector<int64_t> strides(found), order(found.size());
+    std::iota(order.begin(), order.end(), 0);
+    llvm::stable_sort(
+        order, [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+    Strided layout;
+    layout.strides.resize(order.size());
+    int64_t elements = 1;
+    for (int64_t dim : llvm::reverse(order)) {
+      layout.strides[dim] = elements;
+      elements *= old.getDimSize(dim);
+    }
+    RankedTensorType moved = withLayout(old, layout);
+    if (moved == old)
+      return;
+    SmallVector<std::pair<CopyOp, RankedTensorType>> copies;
+    for (Value input : join.getInputs()) {
+      auto copy = input.getDefiningOp<CopyOp>();
+      if (!copy || copy.getInto() || !copy->hasOneUse() ||
+          copy.getType().getRank() != old.getRank())
+        return;
+      std::optional<Box> box = boxWithin(old, copy.getType());
+      if (!box || ArrayRef(box->size) != copy.getType().getShape())
+        return;
+      Strided slice = layout;
+      for (auto [start, stride] : llvm::zip(box->start, layout.strides))
+        slice.offset += start * stride;
+      RankedTensorType target = withLayout(copy.getType(), slice);
+      if (!placeOf(copy, target))
+        return;
+      copies.push_back({copy, target});
+    }
+    for (Value value : group->values)
+      if (value == join.getOutput()
+              ? !canRead(value, old, moved, old, moved, first)
+              : !canMove(value, old, moved, first))
+        return;
+    for (Value value : group->values)
+      move(value, old, moved);
+    for (auto [copy, target] : copies)
+      copy.getOutput().setType(target);
+  }
+
+  /// Lets the op that makes the copied value write the copy's layout.
+  bool tryCopy(CopyOp copy) {
+    RankedTensorType moved = placeOf(copy, copy.getType());
+    if (!moved)
+      return false;
+    Value root = rootOf(copy.getInput());
+    Class *group = classOf(root);
+    RankedTensorType old = tensorType(root);
+    bool isSlice = leaves(copy);
     for (Value value : group->values)
       move(value, old, moved);
     Value view = copy.getInput();
@@ -173,7 +241,7 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
       OpBuilder builder(copy);
       view = viewAs(builder, copy.getLoc(), root, copy.getType());
     }
-    group->pinned |= leaves;
+    group->pinned |= isSlice;
     replace(copy, view);
     return true;
   }
