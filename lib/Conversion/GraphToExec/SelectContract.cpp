@@ -96,31 +96,38 @@ static Matrix makeMatrix(RankedTensorType type, StringRef names,
 }
 
 /// If `value` is one of equal parts of the first dimension of a larger value,
-/// all of which are used: that value. Its copy serves all of them, or what makes
-/// it writes it like this.
-static Value wholeOfParts(Value value) {
+/// all of which are used: that value. A copy of it with its dimensions in the
+/// order of `permutation` serves all of them, or what makes it writes it so.
+static Value wholeOfParts(Value value, ArrayRef<int64_t> permutation) {
   auto part = value.getDefiningOp<ViewOp>();
   if (!part)
     return nullptr;
   Value whole = part.getInput();
   RankedTensorType type = tensorType(whole), own = part.getType();
   Strided layout = getLayout(own);
-  auto isPart = [&](Operation *user) {
+  if (permutation.empty() || permutation[0] != 0 || own.getRank() < 2 ||
+      own.getRank() != type.getRank() ||
+      layout.strides != getLayout(type).strides ||
+      own.getShape().drop_front() != type.getShape().drop_front() ||
+      own.getDimSize(0) == type.getDimSize(0))
+    return nullptr;
+  SmallVector<int64_t> turned;
+  for (int64_t dim : permutation)
+    turned.push_back(type.getDimSize(dim));
+  int64_t rows = 0;
+  for (Operation *user : whole.getUsers()) {
     auto view = dyn_cast<ViewOp>(user);
-    return view && view.getType().getShape() == own.getShape() &&
-           getLayout(view.getType()).strides == layout.strides;
-  };
-  llvm::SmallDenseSet<int64_t> offsets;
-  for (Operation *user : whole.getUsers())
-    if (isPart(user))
-      offsets.insert(getLayout(cast<ViewOp>(user).getType()).offset);
-  return own.getRank() == type.getRank() && own.getRank() > 1 &&
-                 layout.strides == getLayout(type).strides &&
-                 own.getShape().drop_front() == type.getShape().drop_front() &&
-                 own.getDimSize(0) * static_cast<int64_t>(offsets.size()) ==
-                     type.getDimSize(0)
-             ? whole
-             : Value();
+    if (!view)
+      continue;
+    // Another part was here before.
+    if (view.getType().getShape() == ArrayRef(turned) &&
+        llvm::any_of(view->getUsers(), llvm::IsaPred<CopyOp>))
+      return whole;
+    if (view.getType().getShape() == own.getShape() &&
+        getLayout(view.getType()).strides == layout.strides)
+      rows += own.getDimSize(0);
+  }
+  return rows >= type.getDimSize(0) ? whole : Value();
 }
 
 /// `value` as the matrix, copied if needed.
@@ -128,8 +135,7 @@ static Value asMatrix(OpBuilder &builder, Location loc, Value value,
                       const Matrix &matrix) {
   if (matrix.view)
     return viewAs(builder, loc, value, matrix.view);
-  if (Value whole = wholeOfParts(value);
-      whole && !matrix.permutation.empty() && matrix.permutation[0] == 0) {
+  if (Value whole = wholeOfParts(value, matrix.permutation)) {
     Strided layout = getLayout(tensorType(value));
     int64_t start =
         (layout.offset - getLayout(tensorType(whole)).offset) /
