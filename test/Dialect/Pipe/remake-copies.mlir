@@ -101,3 +101,56 @@ func.func private @several.B(%s: tensor<2x8xbf16>, %w: tensor<8x8xbf16>) -> tens
   %0 = graph.linear %s, %w : (tensor<2x8xbf16>, tensor<8x8xbf16>) -> tensor<2x8xbf16>
   return %0 : tensor<2x8xbf16>
 }
+
+// Copies that are joined: %w is read already, %v is not.
+// CHECK-LABEL: pipe.program @joined(
+// CHECK-SAME: %[[W:[^:]*]]: tensor<2x8xf32>, %[[V:[^:]*]]: tensor<6x8xf32>
+// CHECK: pipe.invoke @joined.B(%{{.*}}, %[[V]], %[[W]])
+pipe.program @joined(%w: tensor<2x8xf32>, %v: tensor<6x8xf32>, %x: tensor<4x8xbf16>)
+    -> (tensor<8x8xf32> {graph.updates = "w"})
+    attributes {micro_batches = 1 : i64} {
+  %0 = pipe.invoke @joined.G(%w, %v) {part = "G", once, split = array<i64: -1, -1>,
+      results = ["value"]} : (tensor<2x8xf32>, tensor<6x8xf32>) -> tensor<8x8xbf16>
+  %1 = pipe.invoke @joined.F(%0, %x) {part = "F", split = array<i64: -1, 0>,
+      results = ["saved"]} : (tensor<8x8xbf16>, tensor<4x8xbf16>) -> tensor<4x8xbf16>
+  %2 = pipe.invoke @joined.B(%1, %0, %w) {part = "B", split = array<i64: -1, -1, -1>,
+      results = ["accumulate"]} : (tensor<4x8xbf16>, tensor<8x8xbf16>, tensor<2x8xf32>) -> tensor<8x8xf32>
+  %3 = pipe.invoke @joined.U(%2) {part = "U", once, split = array<i64: -1>, results = ["value"]}
+      : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  pipe.return %3 : tensor<8x8xf32>
+}
+
+func.func private @joined.G(%w: tensor<2x8xf32>, %v: tensor<6x8xf32>) -> tensor<8x8xbf16> {
+  %0 = graph.cast %w : (tensor<2x8xf32>) -> tensor<2x8xbf16>
+  %1 = graph.cast %v : (tensor<6x8xf32>) -> tensor<6x8xbf16>
+  %2 = graph.concat %0, %1 {dim = 0 : i64} : (tensor<2x8xbf16>, tensor<6x8xbf16>) -> tensor<8x8xbf16>
+  return %2 : tensor<8x8xbf16>
+}
+
+func.func private @joined.F(%w: tensor<8x8xbf16>, %x: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
+  %0 = graph.linear %x, %w : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>
+  return %0 : tensor<4x8xbf16>
+}
+
+// CHECK-LABEL: func.func private @joined.B(
+// CHECK-SAME: %[[S:[^:]*]]: tensor<4x8xbf16>, %[[V:[^:]*]]: tensor<6x8xf32>, %[[W:[^:]*]]: tensor<2x8xf32>
+// CHECK-NEXT: %[[N:.*]] = graph.neg %[[W]]
+// CHECK-NEXT: %[[A:.*]] = graph.cast %[[W]] : (tensor<2x8xf32>) -> tensor<2x8xbf16>
+// CHECK-NEXT: %[[B:.*]] = graph.cast %[[V]] : (tensor<6x8xf32>) -> tensor<6x8xbf16>
+// CHECK-NEXT: %[[J:.*]] = graph.concat %[[A]], %[[B]] {dim = 0 : i64}
+// CHECK-NEXT: graph.linear %[[S]], %[[J]]
+func.func private @joined.B(%s: tensor<4x8xbf16>, %w: tensor<8x8xbf16>, %n: tensor<2x8xf32>)
+    -> tensor<8x8xf32> {
+  %0 = graph.neg %n : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %1 = graph.linear %s, %w : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>
+  %2 = graph.contract "ao,ai->oi" %1, %s {result_element = f32} : (tensor<4x8xbf16>, tensor<4x8xbf16>) -> tensor<8x8xf32>
+  %3 = graph.slice %2 {offsets = array<i64: 0, 0>, sizes = array<i64: 2, 8>, strides = array<i64: 1, 1>} : (tensor<8x8xf32>) -> tensor<2x8xf32>
+  %4 = graph.mul %3, %0 : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  %5 = graph.reduce sum %4 {dims = array<i64: 0, 1>} : (tensor<2x8xf32>) -> tensor<f32>
+  %6 = graph.mul %2, %5 : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x8xf32>
+  return %6 : tensor<8x8xf32>
+}
+
+func.func private @joined.U(%g: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  return %g : tensor<8x8xf32>
+}
