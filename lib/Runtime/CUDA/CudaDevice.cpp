@@ -118,7 +118,6 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
   return gpu->load(image);
 }
 
-/// What the host has read or written on the stream of computation is done.
 Error CudaDevice::read(int32_t place, int64_t offset, char *to, int64_t bytes) {
   if (host && place == CLEAVE_ARENA) {
     Expected<bool> given = host->read(offset, to, bytes);

@@ -24,6 +24,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <variant>
 
 namespace cleave::runtime::cuda {
@@ -114,11 +115,14 @@ private:
     bool isWork() const { return what.index() < 3; }
   };
   /// Neighbouring steps that the host need not come between, which are launched
-  /// as one graph of CUDA.
+  /// as one graph of CUDA. Other streams than that of computation begin and end
+  /// with it.
   struct Stretch {
     size_t begin = 0, end = 0;
     /// Null before it has run.
     CUgraphExec graph = nullptr;
+    /// What it copies from and to the second tier.
+    Offloaded moved;
   };
   struct EntrySteps {
     std::vector<Step> steps;
@@ -126,8 +130,9 @@ private:
     /// By the numbers by which the device records them.
     std::vector<const CheckCommand *> checks;
     SentSums sent;
-    /// Whether it has work on other streams than that of computation.
-    bool apart = false;
+    /// Whether it has work on other streams than that of computation, and
+    /// whether stretches have it too.
+    bool apart = false, forks = false;
     /// The last step that reads an input, or -1.
     int64_t lastRead = -1;
     HostTensors::Results results;
@@ -161,6 +166,8 @@ private:
   std::optional<Stop> runSteps(EntrySteps &entry);
   /// Launches the graph of a stretch, which is made first if it has not run.
   llvm::Error launch(EntrySteps &entry, Stretch &stretch);
+  /// Captures what a stretch does.
+  llvm::Error capture(EntrySteps &entry, Stretch &stretch);
   void findStretches(EntrySteps &entry) const;
   int32_t streamIndex(CUstream stream, llvm::StringRef name);
   /// Gives the steps of an entry their events.
@@ -230,6 +237,10 @@ private:
   /// Of the run, as the host has last read it.
   CheckStatus checks{};
 
+  /// While steps are captured: the events that were recorded since it began.
+  std::optional<std::set<CUevent>> captured;
+  /// Where other streams begin, and where one ends, in a graph.
+  CUevent forked = nullptr, joined = nullptr;
   /// Whether the last run has left work under way, and whether that was so when
   /// the last one began.
   bool underWay = false, followed = false;

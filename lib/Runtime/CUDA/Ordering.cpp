@@ -89,6 +89,9 @@ Error CudaDevice::order(EntrySteps &entry) {
 
 Error CudaDevice::await(const Step &step) {
   for (const Awaited &wait : step.waits) {
+    // What was recorded before a graph has ended when it begins.
+    if (captured && !wait.compute && !captured->count(wait.event))
+      continue;
     const Stream &stream = streams[static_cast<size_t>(wait.stream)];
     if (wait.compute) {
       if (record)
@@ -111,6 +114,8 @@ Error CudaDevice::noteEnd(const Step &step) {
   if (!step.ended)
     return Error::success();
   const Stream &stream = streams[static_cast<size_t>(step.stream)];
+  if (captured)
+    captured->insert(step.ended);
   if (record)
     record->event(stream.name, step.ended);
   return gpu->check(gpu->driver.cuEventRecord(step.ended, stream.stream),

@@ -435,6 +435,12 @@ Error CudaDevice::prepare(cleave_communicator *with) {
     return opened.takeError();
   record = std::move(*opened);
   streams = {{gpu->compute, "compute"}, {gpu->copies, "copies"}};
+  for (CUevent *event : {&forked, &joined}) {
+    Expected<CUevent> made = gpu->makeEvent();
+    if (!made)
+      return made.takeError();
+    *event = *made;
+  }
   requests.emplace(program, communicator);
   if (with->size > 1) {
     Expected<Arena> mapped = Arena::map(program.arenaBytes);

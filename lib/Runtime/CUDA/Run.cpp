@@ -255,20 +255,65 @@ void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
   llvm::consumeError(finishStreams());
 }
 
-/// Those of several commands: a graph of one saves nothing.
+/// Copies of the second tier are parts of graphs where only streams of this
+/// device wait for them, whatever the flags are. Else a stretch has the stream
+/// of computation alone, and several commands: a graph of one saves nothing.
 void CudaDevice::findStretches(EntrySteps &entry) const {
+  entry.forks =
+      entry.apart && llvm::none_of(entry.steps, [](const Step &step) {
+        return step.unless || std::holds_alternative<Exchange>(step.what);
+      });
   auto isFree = [&](const Step &step) {
-    return !step.unless && !step.whenStopped && step.waits.empty() &&
-           step.isWork();
+    if (step.unless || step.whenStopped)
+      return false;
+    return entry.forks
+               ? step.isWork() || std::holds_alternative<MoveStep>(step.what)
+               : step.isWork() && step.waits.empty();
   };
   for (size_t begin = 0; begin < entry.steps.size();) {
     size_t end = begin;
     while (end < entry.steps.size() && isFree(entry.steps[end]))
       ++end;
-    if (end - begin > 1)
-      entry.stretches.push_back({begin, end});
+    if (end - begin > (entry.forks ? 0 : 1))
+      entry.stretches.push_back({begin, end, nullptr, {}});
     begin = end + 1;
   }
+}
+
+/// Streams besides that of computation take part from the beginning, so that
+/// copies begin when their memory is free, and are waited for at the end.
+Error CudaDevice::capture(EntrySteps &entry, Stretch &stretch) {
+  const Driver &driver = gpu->driver;
+  auto steps = llvm::ArrayRef(entry.steps)
+                   .slice(stretch.begin, stretch.end - stretch.begin);
+  std::set<int32_t> others;
+  for (const Step &step : steps)
+    if (step.stream > 0)
+      others.insert(step.stream);
+  auto order = [&](CUevent event, CUstream first, CUstream second) {
+    if (Error error =
+            gpu->check(driver.cuEventRecord(event, first), "an event"))
+      return error;
+    return gpu->check(driver.cuStreamWaitEvent(second, event, 0), "an event");
+  };
+  for (int32_t other : others)
+    if (Error error = order(forked, gpu->compute,
+                            streams[static_cast<size_t>(other)].stream))
+      return error;
+  for (const Step &step : steps) {
+    bool ignored = true;
+    if (Error error = await(step))
+      return error;
+    if (Error error = execute(step, ignored))
+      return error;
+    if (Error error = noteEnd(step))
+      return error;
+  }
+  for (int32_t other : others)
+    if (Error error = order(joined, streams[static_cast<size_t>(other)].stream,
+                            gpu->compute))
+      return error;
+  return Error::success();
 }
 
 Error CudaDevice::launch(EntrySteps &entry, Stretch &stretch) {
@@ -279,10 +324,13 @@ Error CudaDevice::launch(EntrySteps &entry, Stretch &stretch) {
                            gpu->compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
                        "beginning a graph"))
       return error;
-    Error error = Error::success();
-    for (size_t i = stretch.begin; i < stretch.end && !error; ++i)
-      if (bool ignored = true)
-        error = execute(entry.steps[i], ignored);
+    Offloaded before = offloaded;
+    captured.emplace();
+    Error error = capture(entry, stretch);
+    captured.reset();
+    stretch.moved = {offloaded.fetched - before.fetched,
+                     offloaded.evicted - before.evicted};
+    offloaded = before;
     CUgraph graph = nullptr;
     Error ended =
         gpu->check(driver.cuStreamEndCapture(gpu->compute, &graph), "a graph");
@@ -294,6 +342,8 @@ Error CudaDevice::launch(EntrySteps &entry, Stretch &stretch) {
     if (error || ended)
       return llvm::joinErrors(std::move(error), std::move(ended));
   }
+  offloaded.fetched += stretch.moved.fetched;
+  offloaded.evicted += stretch.moved.evicted;
   return gpu->check(driver.cuGraphLaunch(stretch.graph, gpu->compute),
                     "launching a graph");
 }
@@ -337,8 +387,10 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
       }
       ++stretch;
     }
-    if (Error error = await(step))
-      return broken(std::move(error));
+    // What graphs do on other streams has ended with them.
+    if (!asGraphs || !entry.forks)
+      if (Error error = await(step))
+        return broken(std::move(error));
     // An action may overwrite its flag.
     if (step.action != action) {
       action = step.action;
@@ -427,9 +479,10 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
   Error error = gpu->makeCurrent();
   followed = !error && underWay &&
              gpu->driver.cuStreamQuery(gpu->compute) == CUDA_ERROR_NOT_READY;
-  // What is on other streams is not ordered behind another run, and would be
-  // measured with it.
-  if (!error && (entry.apart || measuring))
+  // What is on other streams, but for graphs, is not ordered behind another
+  // run; and that would be measured with this one.
+  bool ordered = !measuring && (!entry.apart || (asGraphs && entry.forks));
+  if (!error && !ordered)
     error = settle();
   if (!error)
     error = host->begin();
@@ -443,7 +496,7 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
         "clearing the status of checks");
   if (!error)
     stopped = runSteps(entry);
-  underWay = !error && !stopped && !entry.apart && !measuring;
+  underWay = !error && !stopped && ordered;
   // What has failed can fail again; the first message is the cause.
   if (underWay) {
     // The host finds the end where it needs it.

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from cleave.models import FAMILIES
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
-from step_runs import LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, model, run, run_apart
+from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, feed_apart, model,
+                       run, run_apart)
 
 FAKE = build_dir() / "fake_cuda"
 
@@ -110,7 +112,8 @@ def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
     _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw",
                              "--precision=bf16", "--micro-batches=2", "--offload=state")
     results = []
-    for graphs, order in [("off", "earliest"), ("on", "earliest"), ("on", "latest"), ("on", "3")]:
+    for graphs, order in [("off", "earliest"), ("on", "earliest"), ("on", "latest"),
+                          *(("on", str(seed)) for seed in range(8))]:
         monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", graphs)
         monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
         monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / f"{graphs}{order}"))
@@ -120,6 +123,37 @@ def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
     for given, _, found in results[1:]:
         assert np.array_equal(given, results[0][0])
         assert all(np.array_equal(v, found[k]) for k, v in results[0][2].items())
+
+
+def calls_of_a_step(artifact, folder, monkeypatch):
+    """What a step after the first two gives to the driver, but for what is in graphs."""
+    counts = []
+    for steps in (4, 5):
+        record = folder / f"calls{steps}"
+        monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(record))
+        feed_apart(artifact, ["train"] * steps)
+        counts.append(Counter(re.findall(r"^stream=\d+ kind=(\S+)", record.read_text(), re.M)))
+    monkeypatch.delenv("CLEAVE_FAKE_RECORD")
+    return counts[1] - counts[0]
+
+
+@pytest.mark.parametrize("flags", [[], ["--micro-batches=4", "--precision=bf16"],
+                                   ["--offload=state"], ["--offload=state,saved"]], ids=" ".join)
+def test_a_step_is_two_graphs(flags, tmp_path, monkeypatch):
+    """All before the check that the host waits for, and the updates; copies of the second tier are
+    in them. Besides, there is what the host gives and takes, and the check."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw", "--clip=1", *flags)
+    calls = calls_of_a_step(device, tmp_path, monkeypatch)
+    print(dict(calls))
+    assert calls["graph"] == 2
+    assert calls["launch"] == 1 and calls["call"] == 0
+    # Two inputs and three scalars; the status of checks, the loss and the norm.
+    assert calls["copy-htod"] <= 5 and calls["copy-dtoh"] == 3
+    assert calls["wait"] == 1 and calls["event"] <= 4
+    expected = feed_apart(device, ["train"] * 5)
+    monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
+    found = feed_apart(device, ["train"] * 5)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"] if ALL else ["f32"])
