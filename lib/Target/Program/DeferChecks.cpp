@@ -21,8 +21,7 @@ public:
   explicit KeptMemory(const Program &program) {
     for (const Tensor &tensor : program.tensors)
       if (tensor.role != Role::Output && !tensor.tier)
-        ends[tensor.offset] =
-            tensor.offset + localBytes(program.mesh, tensor);
+        ends[tensor.offset] = tensor.offset + localBytes(program.mesh, tensor);
   }
 
   bool isWritten(const Part &part, llvm::ArrayRef<int64_t> row,
