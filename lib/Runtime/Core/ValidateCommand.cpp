@@ -13,6 +13,7 @@
 #include "ValidateCommand.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Support/LaunchLimits.h"
 
 #include <cmath>
 #include <optional>
@@ -176,9 +177,9 @@ private:
       ref("argument", arg, 0);
     optionalRef("scratch", k.scratch, 0);
     require(k.uses >= 1 && k.args.size() % static_cast<size_t>(k.uses) == 0 &&
-                (k.uses == 1 ||
-                 (!program.target.empty() &&
-                  k.args.size() < kParameterBytes / sizeof(uint64_t))),
+                (k.uses == 1 || (!program.target.empty() &&
+                                 static_cast<int64_t>(k.args.size()) <
+                                     cleave::kLaunchAddresses)),
             "the number of uses does not divide the arguments, or a launch "
             "cannot have so many");
     require(k.inputs >= 0 && k.inputs <= static_cast<int64_t>(k.argsOfUse()),

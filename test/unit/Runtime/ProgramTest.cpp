@@ -409,9 +409,8 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       "token 7 is given to two collectives");
 }
 
-// A launch on a device has many uses of a kernel; the first arguments of each
-// are only read.
-TEST(Program, LaunchesOfManyUses) {
+/// The sample as a program for a device, with a launch of each kernel.
+Program sampleOfDevice() {
   Program device = sample();
   device.target = "cuda";
   device.architecture = "sm_90";
@@ -420,6 +419,13 @@ TEST(Program, LaunchesOfManyUses) {
       for (LaunchShape *shape :
            {&command.kernel.launch, &command.kernel.finishLaunch})
         *shape = {1, 32, 0};
+  return device;
+}
+
+// A launch on a device has many uses of a kernel; the first arguments of each
+// are only read.
+TEST(Program, LaunchesOfManyUses) {
+  Program device = sampleOfDevice();
   KernelCommand &kernel = device.parts[0].commands[0].kernel;
   kernel.uses = 2;
   kernel.inputs = 1;
@@ -450,14 +456,7 @@ TEST(Program, LaunchesOfManyUses) {
 
 // A device rounds sums of products, and does something with them before.
 TEST(Program, ProductsOfADevice) {
-  Program device = sample();
-  device.target = "cuda";
-  device.architecture = "sm_90";
-  for (Part &part : device.parts)
-    for (Command &command : part.commands)
-      for (LaunchShape *shape :
-           {&command.kernel.launch, &command.kernel.finishLaunch})
-        *shape = {1, 32, 0};
+  Program device = sampleOfDevice();
   ContractCommand &product = device.parts[0].commands[1].contract;
   product.type = product.typeB = product.resultType = DType::BF16;
   product.beta = 0;

@@ -201,9 +201,6 @@ struct LaunchShape {
   bool operator==(const LaunchShape &) const = default;
 };
 
-/// The bytes of parameters that a launch can have.
-inline constexpr size_t kParameterBytes = 4096;
-
 /// Runs a generated kernel over `rows` independent items. Kernel ABI:
 ///   void kernel(void *const *args, int64_t begin, int64_t end, void *scratch)
 /// processes items [begin, end). Items are rows of the iteration space (the

@@ -17,6 +17,7 @@
 
 #include "PartMemory.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Support/LaunchLimits.h"
 #include "llvm/ADT/MapVector.h"
 #include <set>
 
@@ -28,9 +29,6 @@ namespace cleave::exec {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
-
-/// The addresses that the parameters of a launch have room for: 4096 bytes.
-static constexpr int64_t kAddresses = 512;
 
 /// The most elements of all uses of a launch: its blocks must have numbers of
 /// 31 bits, and larger launches gain nothing.
@@ -244,7 +242,7 @@ static int64_t maxUses(KernelOp kernel) {
   int64_t elements = std::max<int64_t>(1, int64_t(kernel.getRows()) *
                                               int64_t(kernel.getCols()));
   // Of two stages, the scratch memory is a parameter too.
-  return std::min((kAddresses - 1) / std::max<int64_t>(1, arguments),
+  return std::min((kLaunchAddresses - 1) / std::max<int64_t>(1, arguments),
                   kMaxElements / elements);
 }
 
