@@ -27,6 +27,8 @@ LAYOUTS = {
     "zero2": ("gpt", ["--mesh=dp=2", "--recipe=zero2"]),
     "zero3": ("llama", ["--mesh=dp=4", "--recipe=zero3", "--offload=state"]),
     "sequence": ("gpt", ["--mesh=tp=2", "--recipe=megatron-sp"]),
+    "chunks": ("gpt", ["--mesh=tp=2", "--recipe=megatron-sp", "--collective-chunks=2",
+                       "--collective-chunk-kib=0", "--bucket-kib=0"]),
     "both": ("bert", ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero2"]),
     "ring": ("llama", ["--mesh=cp=2", "--recipe=ring"]),
     "ulysses": ("gpt", ["--mesh=cp=2", "--recipe=ulysses"]),
@@ -41,7 +43,7 @@ LAYOUTS = {
 #: By NCCL, through the host, or between ranks that share a GPU.
 WAYS = ["nccl", "host", "shared"]
 SAMPLE = [("saved", "f32", "host"), ("zero2", "bf16", "nccl"), ("1f1b", "f32", "nccl"),
-          ("1f1b", "f32", "host"), ("zero1", "f32", "shared")]
+          ("1f1b", "f32", "host"), ("zero1", "f32", "shared"), ("chunks", "bf16", "nccl")]
 CASES = [(layout, precision, way) for layout, (_, flags) in LAYOUTS.items()
          for precision in ("f32", "bf16") for way in WAYS if way == "host" or "--mesh" in flags[0]]
 
@@ -106,6 +108,27 @@ def test_all_work_is_ordered(layout, precision, way, tmp_path, monkeypatch):
     assert seen["wait"] + seen["reach"] >= seen["event"]
     assert (seen["wait"] > 10) == (way != "host" or "offload" in " ".join(LAYOUTS[layout][1]))
     print(f"{layout} {precision} {way}: {dict(seen)}")
+
+
+def test_chunks_are_sent_while_others_are_computed(tmp_path, monkeypatch):
+    """With `--collective-chunks`, most products of sharded activations have a collective beside them
+    that nothing orders with them."""
+    exchanges("nccl", monkeypatch)
+    beside = {}
+    for layout in ("sequence", "chunks"):
+        folder = tmp_path / layout
+        folder.mkdir()
+        device = compiled(layout, "bf16", folder)
+        monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(folder / "calls"))
+        run_apart(device, 1)
+        record = stream_races.read(min(folder.glob("calls*")))
+        work = [i for i, line in enumerate(record) if line["do"] == "work"]
+        pairs = [(i, j) for i in work if "communication" in str(record[i]["stream"])
+                 for j in work if i < j and record[j]["label"].startswith("contract")]
+        beside[layout] = len({j for _, j in stream_races.races(record, pairs)})
+        products = sum(record[j]["label"].startswith("contract") for j in work)
+        print(f"{layout}: {beside[layout]} of {products} products")
+    assert beside["chunks"] >= beside["sequence"] + 20
 
 
 def test_races_are_found():

@@ -41,15 +41,15 @@ def sent(step, what):
     return sum(c[what] for c in step.communication())
 
 
-@pytest.mark.parametrize("name, mesh, plan, settings", CASES if ALL else CASES[:5])
+@pytest.mark.parametrize("name, mesh, plan, settings", CASES if ALL else CASES[:3])
 def test_bits_are_those_of_whole_collectives(name, mesh, plan, settings):
     """Of losses, weights and the optimizer's state; as many elements are sent, in more exchanges."""
-    case = family(name, batch=8, length=32)
+    case = family(name, batch=8, length=16)
     steps = [compile_case(case, optimizer(), mesh=mesh, plan=plan, bucket_bytes=0,
                           collective_chunks=chunks, collective_chunk_bytes=0, check="off",
                           **settings)
              for chunks in (1, 2, 4)]
-    losses = [[float(step(*batch)) for batch in case.batches[:3]] for step in steps]
+    losses = [[float(step(*batch)) for batch in case.batches[:2]] for step in steps]
     assert losses[0] == losses[1] == losses[2]
     states = [{**weights(step), **{f"state {n}": t for n, t in tensors(step)}} for step in steps]
     for other in states[1:]:
@@ -78,7 +78,7 @@ def test_small_collectives_are_left_whole():
     assert len({sent(step, "count") for step in steps}) == 1
 
 
-@pytest.mark.parametrize("seed", range(60 if ALL else 5))
+@pytest.mark.parametrize("seed", range(60 if ALL else 4))
 def test_the_interpreter_gives_the_same_bits(seed, tmp_path):
     """Of random sizes, meshes, recipes and numbers of chunks; every value is computed from the same
     ones in the same order."""
