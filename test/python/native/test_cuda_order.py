@@ -111,16 +111,16 @@ def test_all_work_is_ordered(layout, precision, way, tmp_path, monkeypatch):
 
 
 def test_chunks_are_sent_while_others_are_computed(tmp_path, monkeypatch):
-    """With `--collective-chunks`, most products of sharded activations have a collective beside them
-    that nothing orders with them."""
+    """With `--collective-chunks`, products have a collective beside them that nothing orders with
+    them. Bits are those of whole collectives."""
     exchanges("nccl", monkeypatch)
-    beside = {}
+    beside, given = {}, {}
     for layout in ("sequence", "chunks"):
         folder = tmp_path / layout
         folder.mkdir()
         device = compiled(layout, "bf16", folder)
         monkeypatch.setenv("CLEAVE_CUDA_RECORD", str(folder / "calls"))
-        run_apart(device, 1)
+        given[layout] = run_apart(device, 1)
         record = stream_races.read(min(folder.glob("calls*")))
         work = [i for i, line in enumerate(record) if line["do"] == "work"]
         pairs = [(i, j) for i in work if "communication" in str(record[i]["stream"])
@@ -129,6 +129,7 @@ def test_chunks_are_sent_while_others_are_computed(tmp_path, monkeypatch):
         products = sum(record[j]["label"].startswith("contract") for j in work)
         print(f"{layout}: {beside[layout]} of {products} products")
     assert beside["chunks"] >= beside["sequence"] + 20
+    assert same(given["chunks"], given["sequence"])
 
 
 def test_races_are_found():
@@ -232,7 +233,8 @@ def test_fed_steps_have_the_same_bits(fed, monkeypatch):
 @pytest.mark.parametrize("layout, precision, way", [
     ("saved", "bf16", "host"), ("zero1", "f32", "nccl"), ("zero3", "bf16", "host"),
     ("1f1b", "f32", "nccl"), ("sequence", "bf16", "nccl"), ("checked", "f32", "nccl"),
-    ("all", "f32", "nccl"), ("all", "bf16", "shared"), ("both", "f32", "shared")
+    ("all", "f32", "nccl"), ("all", "bf16", "shared"), ("both", "f32", "shared"),
+    ("chunks", "f32", "nccl"), ("chunks", "bf16", "shared")
 ][slice(None) if ALL else slice(0, 5, 3)])
 def test_order_of_work_does_not_matter(layout, precision, way, tmp_path, monkeypatch):
     """Every order that streams, events and ranks allow gives the same bits."""

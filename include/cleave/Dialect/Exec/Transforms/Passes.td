@@ -15,7 +15,9 @@ def AssignLayouts : Pass<"exec-assign-layouts", "::mlir::ModuleOp"> {
   let description = [{
     A copy into another layout is removed if the command that makes the value
     can write that layout directly and every other reader can read it, in this
-    part or in another that receives the value.
+    part or in another that receives the value. A join whose operands are made
+    with their dimensions in another order gets that order, if its readers can
+    read it and its operands are then written in place.
     ```mlir
     %o, %lse = exec.attention ... -> (tensor<2x4x16x8xf32>, ...)
     %t = exec.view %o : tensor<2x4x16x8xf32> -> tensor<2x16x4x8xf32, #exec.layout<[512, 8, 128, 1]>>
@@ -43,7 +45,8 @@ def Fuse : Pass<"exec-fuse", "::mlir::ModuleOp"> {
     Groups the graph ops of each function that generated code can compute, so
     that values are passed between them in registers, and replaces each group by
     an `exec.launch` of an `exec.kernel`. Equal kernels are generated once. Ops
-    without kernel code stay.
+    without kernel code stay. A result that would be copied into a join is
+    written there, if its place has no gaps.
     ```mlir
     %s = graph.add %x, %r : ...
     %y, %mean, %rstd = graph.layer_norm %s weight %w bias %b ...
