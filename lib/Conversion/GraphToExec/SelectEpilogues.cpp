@@ -46,6 +46,16 @@ ContractOp productOf(Value value) {
   return product;
 }
 
+/// Whether a value is without gaps, and begins at a multiple of 16 bytes: it may
+/// be a part of a larger one.
+bool canBeBeside(RankedTensorType type) {
+  Strided layout = getLayout(type);
+  bool aligned =
+      layout.offset * elementBytes(type.getElementType()) % 16 == 0;
+  layout.offset = 0;
+  return aligned && isDense(withLayout(type, layout));
+}
+
 /// gelu(view(product)) -> the product's result; what it is taken of is beside.
 struct SelectGelu : OpRewritePattern<graph::GeluOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -96,7 +106,7 @@ struct SelectGeluGrad : OpRewritePattern<graph::GeluGradOp> {
             tensorType(product.getOutput()).getElementType() ||
         tensorType(op.getOutput()).getElementType() !=
             tensorType(input).getElementType() ||
-        !isDense(tensorType(input)))
+        !canBeBeside(tensorType(input)))
       return failure();
     for (Value value = op.getGradient(); value != product.getOutput();) {
       value = value.getDefiningOp<ViewOp>().getInput();
@@ -105,7 +115,7 @@ struct SelectGeluGrad : OpRewritePattern<graph::GeluGradOp> {
     }
     rewriter.setInsertionPoint(op);
     RankedTensorType type = tensorType(product.getOutput());
-    Value matrix = viewAs(rewriter, op.getLoc(), input, type);
+    Value matrix = reshapeOf(rewriter, op.getLoc(), input, type.getShape());
     auto fused = ContractOp::create(rewriter, product.getLoc(), type, Type(),
                                     product.getLhs(), product.getRhs(), Value(),
                                     matrix, Value(), UnitAttr());

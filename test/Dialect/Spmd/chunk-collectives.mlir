@@ -91,6 +91,26 @@ func.func @chain(%x: tensor<4x4x8xf32>, %w: tensor<6x8xf32>, %v: tensor<8x6xf32>
   return %r, %u, %dw : tensor<4x4x8xf32>, tensor<4x8x6xf32>, tensor<6x8xf32>
 }
 
+// What follows a contraction and is read by another one, even by one that stays
+// whole, is cut too: the library may compute it with the sums.
+// CHECK-LABEL: func.func @follower(
+func.func @follower(%x: tensor<4x4x8xf32>, %w: tensor<6x8xf32>, %u: tensor<4x8x6xf32>, %h: tensor<4x8x8xf32>)
+    -> (tensor<6x8xf32>, tensor<4x8x6xf32>) {
+  // CHECK: %[[Y0:.*]] = graph.linear
+  // CHECK: %[[D0:.*]] = graph.gelu_grad %[[Y0]], {{.*}} -> tensor<2x8x6xf32>
+  // CHECK: %[[Y1:.*]] = graph.linear
+  // CHECK: %[[D1:.*]] = graph.gelu_grad %[[Y1]], {{.*}} -> tensor<2x8x6xf32>
+  // CHECK: %[[D:.*]] = graph.concat %[[D0]], %[[D1]]
+  // CHECK: graph.exp %[[D]]
+  // CHECK: graph.contract {{.*}} %[[D]]
+  %g = spmd.all_gather %x by <@mesh, [{}, {"tp"}, {}]> : tensor<4x4x8xf32> -> tensor<4x8x8xf32>
+  %y = graph.linear %g, %w : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
+  %d = graph.gelu_grad %y, %u {tanh} : (tensor<4x8x6xf32>, tensor<4x8x6xf32>) -> tensor<4x8x6xf32>
+  %e = graph.exp %d : (tensor<4x8x6xf32>) -> tensor<4x8x6xf32>
+  %dw = graph.contract "bso,bsi->oi" %d, %h : (tensor<4x8x6xf32>, tensor<4x8x8xf32>) -> tensor<6x8xf32>
+  return %dw, %e : tensor<6x8xf32>, tensor<4x8x6xf32>
+}
+
 // A norm of all chunks stands between the contractions: two chains.
 // CHECK-LABEL: func.func @circle(
 func.func @circle(%x: tensor<4x4x8xf32>, %w: tensor<6x8xf32>, %v: tensor<8x6xf32>) -> tensor<4x4x8xf32> {

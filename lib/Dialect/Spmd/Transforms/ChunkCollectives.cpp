@@ -188,8 +188,10 @@ public:
     for (Operation *op : collectives)
       if (!isa<AllGatherOp>(op))
         addReduction(op);
-    for (Operation *op : contractions())
+    for (Operation *op : contractions()) {
       addLinks(op);
+      addFollowers(op);
+    }
     dropCircles();
     for (const SmallVector<Operation *> &chain : chains())
       if (isSeparable(chain))
@@ -332,6 +334,31 @@ private:
     };
     for (unsigned i : Cut(members.find(op)->second).operands.set_bits())
       visit(op->getOperand(i));
+  }
+
+  /// The element-wise ops on the way from the contraction `op`, which is cut, to
+  /// any other: the library may compute them with the sums of `op`.
+  void addFollowers(Operation *op) {
+    std::function<bool(Value)> visit = [&](Value value) {
+      bool leads = false;
+      for (Operation *user : value.getUsers()) {
+        if (members.contains(user) || isContraction(user)) {
+          leads |= value.getDefiningOp() != op;
+          continue;
+        }
+        if (workOf(user) != WorkClass::ElementWise ||
+            user->getNumResults() != 1)
+          continue;
+        std::optional<Cut> own = cutOf(user, value);
+        if (!own || !visit(user->getResult(0)))
+          continue;
+        leads = true;
+        if (members.insert({user, std::move(*own)}).second)
+          links.insert(user);
+      }
+      return leads;
+    };
+    visit(op->getResult(0));
   }
 
   //===--- Chains ---------------------------------------------------------===//
@@ -509,7 +536,7 @@ private:
   int64_t chunks, minBytes;
   Numbers &numbers;
   llvm::MapVector<Operation *, Cut> members;
-  /// Members that only join contractions.
+  /// Members that only join contractions, or follow them.
   llvm::SmallPtrSet<Operation *, 16> links;
   int64_t nextCollective = 0;
 };

@@ -329,7 +329,8 @@ def ChunkCollectives : Pass<"spmd-chunk-collectives", "::mlir::ModuleOp"> {
     et al., ASPLOS 2023). Chunks are parts of the first dimension of more than
     one element, of every value that is cut. This dimension is neither gathered,
     scattered nor summed over, so each element is computed from the same operands
-    as before. Element-wise ops between two such contractions are cut with them.
+    as before. Element-wise ops between such a contraction and another one are cut
+    with it.
 
     Chunk `i + 1` of a gather begins before chunk `i` is computed, and chunk `i`
     of a reduction before chunk `i + 1` is computed. `spmd.chunk` on the
