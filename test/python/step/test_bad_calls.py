@@ -76,6 +76,8 @@ def step():
     (dict(seed="x"), TypeError, "seed is 'x'; it must be a whole number"),
     (dict(seed=2**64), ValueError, "at most"),
     (dict(max_logits_bytes=0), ValueError, "at least 1"),
+    (dict(collective_chunks=0), ValueError, "collective_chunks is 0; it must be at least 1"),
+    (dict(collective_chunk_bytes=-1), ValueError, "at least 0"),
     *((dict([(name, True)]), TypeError, f"{name} is True; it must be a whole number")
       for name in ("micro_batches", "threads", "seed", "bucket_bytes", "deterministic", "chunks",
                    "max_saved_bytes", "max_staleness", "grad_horizon")),
