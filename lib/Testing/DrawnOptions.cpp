@@ -250,7 +250,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   Random chunks(graph.seed ^ 0xc4c4);
-  options.collectiveChunks = choose(chunks, {int64_t(1), int64_t(2), int64_t(4)});
+  options.collectiveChunks =
+      choose(chunks, {int64_t(1), int64_t(2), int64_t(4)});
   options.collectiveChunkBytes = chunks.chance(0.7) ? 1 : 64;
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
     ParameterOptions &own = result.parameters[rng.pick(parameters)];

@@ -137,15 +137,14 @@ static Value asMatrix(OpBuilder &builder, Location loc, Value value,
     return viewAs(builder, loc, value, matrix.view);
   if (Value whole = wholeOfParts(value, matrix.permutation)) {
     Strided layout = getLayout(tensorType(value));
-    int64_t start =
-        (layout.offset - getLayout(tensorType(whole)).offset) /
-        std::max<int64_t>(layout.strides[0], 1);
-    Value copy = denseOf(
-        builder, loc, transposeOf(builder, loc, whole, matrix.permutation));
-    return reshapeOf(builder, loc,
-                     rowsOf(builder, loc, copy, start,
-                            tensorType(value).getDimSize(0)),
-                     matrix.shape);
+    int64_t start = (layout.offset - getLayout(tensorType(whole)).offset) /
+                    std::max<int64_t>(layout.strides[0], 1);
+    Value copy = denseOf(builder, loc,
+                         transposeOf(builder, loc, whole, matrix.permutation));
+    return reshapeOf(
+        builder, loc,
+        rowsOf(builder, loc, copy, start, tensorType(value).getDimSize(0)),
+        matrix.shape);
   }
   Value permuted = transposeOf(builder, loc, value, matrix.permutation);
   return reshapeOf(builder, loc, denseOf(builder, loc, permuted), matrix.shape);

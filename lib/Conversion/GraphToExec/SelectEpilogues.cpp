@@ -46,12 +46,11 @@ ContractOp productOf(Value value) {
   return product;
 }
 
-/// Whether a value is without gaps, and begins at a multiple of 16 bytes: it may
-/// be a part of a larger one.
+/// Whether a value is without gaps, and begins at a multiple of 16 bytes: it
+/// may be a part of a larger one.
 bool canBeBeside(RankedTensorType type) {
   Strided layout = getLayout(type);
-  bool aligned =
-      layout.offset * elementBytes(type.getElementType()) % 16 == 0;
+  bool aligned = layout.offset * elementBytes(type.getElementType()) % 16 == 0;
   layout.offset = 0;
   return aligned && isDense(withLayout(type, layout));
 }

@@ -336,8 +336,8 @@ private:
       visit(op->getOperand(i));
   }
 
-  /// The element-wise ops on the way from the contraction `op`, which is cut, to
-  /// any other: the library may compute them with the sums of `op`.
+  /// The element-wise ops on the way from the contraction `op`, which is cut,
+  /// to any other: the library may compute them with the sums of `op`.
   void addFollowers(Operation *op) {
     std::function<bool(Value)> visit = [&](Value value) {
       bool leads = false;
@@ -394,7 +394,8 @@ private:
     llvm::SmallPtrSet<Operation *, 16> own(chain.begin(), chain.end());
     llvm::SetVector<Operation *> result;
     for (Operation *op = chain.front(); op; op = op->getNextNode())
-      if (!own.contains(op) && llvm::any_of(op->getOperands(), [&](Value value) {
+      if (!own.contains(op) &&
+          llvm::any_of(op->getOperands(), [&](Value value) {
             Operation *def = value.getDefiningOp();
             return def && (own.contains(def) || result.contains(def));
           }))
@@ -510,13 +511,12 @@ private:
         SmallVector<Value> all;
         for (const DenseMap<Value, Value> &chunk : parts)
           all.push_back(chunk.lookup(result));
-        auto whole =
-            graph::ConcatOp::create(builder, op->getLoc(), typeOf(result), all,
-                                    *firstDim(result));
+        auto whole = graph::ConcatOp::create(
+            builder, op->getLoc(), typeOf(result), all, *firstDim(result));
         for (StringRef name : {kShardingsAttr, kGlobalTypesAttr})
           if (auto list = op->getAttrOfType<ArrayAttr>(name))
-            whole->setAttr(name, builder.getArrayAttr(
-                                     {list[result.getResultNumber()]}));
+            whole->setAttr(
+                name, builder.getArrayAttr({list[result.getResultNumber()]}));
         result.replaceUsesWithIf(whole.getOutput(), isOutside);
       }
     // Readers between the ops of the chain follow behind it.

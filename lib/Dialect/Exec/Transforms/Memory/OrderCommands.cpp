@@ -125,8 +125,7 @@ private:
     llvm::MapVector<int64_t, SmallVector<CollectiveOp>> collectives;
     for (Operation *op : commands)
       if (auto collective = dyn_cast<CollectiveOp>(op))
-        if (auto chunk =
-                op->getAttrOfType<DenseI64ArrayAttr>(spmd::kChunkAttr))
+        if (auto chunk = op->getAttrOfType<DenseI64ArrayAttr>(spmd::kChunkAttr))
           collectives[chunk[0]].push_back(collective);
     auto keep = [&](Operation *from, Operation *to) {
       auto a = number.find(from), b = number.find(to);
