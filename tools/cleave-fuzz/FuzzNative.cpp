@@ -31,7 +31,7 @@ static void runNative(ModuleOp module, const NamedTensors &inputs,
   NativeOutcome outcome = compareNative(module, inputs, native);
   // A model may be too small to be split: it runs as one stage.
   if (native.positions > 1 &&
-      StringRef(outcome.message).contains("stages, and has only")) {
+      StringRef(outcome.message).contains("stages: it has only")) {
     native.positions = native.chunks = 1;
     native.threads = static_cast<int>(native.devices);
     outcome = compareNative(module, inputs, native);

@@ -299,6 +299,29 @@ template <typename OpTy> struct WidenAttention : OpRewritePattern<OpTy> {
   bool always;
 };
 
+/// cast(rope(cast(x))) -> rope(x): of 16 bits its kernel computes in f32, and
+/// rounds once, as these do.
+struct RopeOfNarrow : OpRewritePattern<graph::CastOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::CastOp op,
+                                PatternRewriter &rewriter) const override {
+    auto rope = op.getInput().getDefiningOp<graph::RopeOp>();
+    auto wide =
+        rope ? rope.getInput().getDefiningOp<graph::CastOp>() : graph::CastOp();
+    if (!wide || !rope.getOutput().hasOneUse() ||
+        wide.getInput().getType() != op.getType() ||
+        !tensorType(rope.getOutput()).getElementType().isF32())
+      return failure();
+    Type element = tensorType(op.getOutput()).getElementType();
+    if (!element.isBF16() && !element.isF16())
+      return failure();
+    rewriter.replaceOpWithNewOp<graph::RopeOp>(
+        op, op.getType(), wide.getInput(), rope.getCos(), rope.getSin(),
+        rope.getInterleaved(), rope.getAdjoint());
+    return success();
+  }
+};
+
 /// Along another dimension than the first, with the dimension moved there.
 struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -418,10 +441,9 @@ struct Decompose : exec::impl::DecomposeBase<Decompose> {
 
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
-    patterns
-        .add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
-             ScatterAlongFirst, ScatterInBatches, SeedToValue, DropoutOfPieces>(
-            &getContext());
+    patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
+                 ScatterAlongFirst, ScatterInBatches, SeedToValue,
+                 DropoutOfPieces, RopeOfNarrow>(&getContext());
     patterns.add<WidenAttention<graph::AttentionOp>,
                  WidenAttention<graph::AttentionGradOp>,
                  WidenAttention<graph::AttentionBiasGradOp>>(&getContext(),

@@ -230,11 +230,14 @@ LogicalResult RopeOp::inferReturnTypes(MLIRContext *,
   if (input.getRank() < 1 || input.getShape().back() % 2 != 0)
     return emitOptionalError(loc, "input ", input,
                              " needs a last dimension of even size");
+  Type element = input.getElementType();
+  bool isNarrow = element.isBF16() || element.isF16();
   for (Value table : {adaptor.getCos(), adaptor.getSin()}) {
     auto shape =
         broadcastShapes({tensorType(table).getShape(), input.getShape()});
+    Type own = tensorType(table).getElementType();
     if (!shape || ArrayRef(*shape) != input.getShape() ||
-        tensorType(table).getElementType() != input.getElementType())
+        (own != element && !(isNarrow && own.isF32())))
       return emitOptionalError(loc, "table ", table.getType(),
                                " does not broadcast to ", input);
   }
