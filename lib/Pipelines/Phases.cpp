@@ -244,6 +244,14 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createPropagate());
 }
 
+/// Whether updates may run in backward, each as soon as its gradient is there.
+static bool updatesInBackward(const PhaseOptions &options) {
+  return options.optimizerFusion == "backward" ||
+         (options.optimizerFusion == "auto" && options.microBatches == 1 &&
+          !options.checkFinite && options.optimizer.maxGradNorm == 0 &&
+          !options.scalesLoss());
+}
+
 /// Shapes are those of one device and one micro-batch.
 static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createPartition());
@@ -255,8 +263,11 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     join.heads = options.processors > 0 && options.roundsSums();
     passes.addPass(spmd::createJoinBias(join));
   }
-  if (options.mergesProducts())
-    passes.addPass(spmd::createMergeProducts());
+  if (options.mergesProducts()) {
+    spmd::MergeProductsOptions merge;
+    merge.gradients = !updatesInBackward(options);
+    passes.addPass(spmd::createMergeProducts(merge));
+  }
 }
 
 /// When parameters are gathered. Each micro-batch of an asynchronous schedule

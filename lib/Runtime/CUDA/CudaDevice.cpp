@@ -126,7 +126,7 @@ Error CudaDevice::read(int32_t place, int64_t offset, char *to, int64_t bytes) {
     if (*given)
       return Error::success();
   }
-  if (Error error = settle())
+  if (Error error = settleFor(place))
     return error;
   note("a read", place, {{{Place::Arena, offset, bytes}}, {}});
   if (place == CLEAVE_ARENA) {
@@ -149,7 +149,7 @@ Error CudaDevice::write(int32_t place, int64_t offset, const char *from,
     if (*taken)
       return Error::success();
   }
-  if (Error error = settle())
+  if (Error error = settleFor(place))
     return error;
   note("a write", place, {{}, {{Place::Arena, offset, bytes}}});
   if (place == CLEAVE_ARENA) {
@@ -164,15 +164,12 @@ Error CudaDevice::write(int32_t place, int64_t offset, const char *from,
 }
 
 Error CudaDevice::zero(int32_t place, int64_t offset, int64_t bytes) {
-  if (host && place == CLEAVE_ARENA) {
-    Expected<bool> taken = host->write(
-        offset, std::vector<char>(static_cast<size_t>(bytes)).data(), bytes);
-    if (!taken)
-      return taken.takeError();
-    if (*taken)
-      return Error::success();
-  }
-  if (Error error = settle())
+  if (host && place == CLEAVE_ARENA && host->takes(offset, bytes))
+    return host
+        ->write(offset, std::vector<char>(static_cast<size_t>(bytes)).data(),
+                bytes)
+        .takeError();
+  if (Error error = settleFor(place))
     return error;
   note("a clearing", place, {{}, {{Place::Arena, offset, bytes}}});
   if (place == CLEAVE_ARENA) {

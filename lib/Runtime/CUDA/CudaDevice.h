@@ -178,6 +178,8 @@ private:
   llvm::Error finishStreams();
   /// Waits for what the last run has left under way.
   llvm::Error settle();
+  /// The same, and for the arena also the copies of inputs.
+  llvm::Error settleFor(int32_t place);
   /// The host has waited for the stream of computation.
   void noteFinished();
   /// Enqueues a command. Sets `passed` if it is a check that all ranks reach.

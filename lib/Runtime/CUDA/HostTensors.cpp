@@ -173,6 +173,23 @@ HostTensors::Given *HostTensors::findScalar(int64_t offset, int64_t bytes) {
   return nullptr;
 }
 
+bool HostTensors::takes(int64_t offset, int64_t bytes) {
+  return findScalar(offset, bytes) ||
+         llvm::any_of(inputs, [&](const Given &input) {
+           return input.offset == offset && input.bytes == bytes;
+         });
+}
+
+Error HostTensors::finishInputs() {
+  if (llvm::none_of(inputs, [](const Given &input) { return input.changed; }))
+    return Error::success();
+  if (Error error = gpu.makeCurrent())
+    return error;
+  if (record)
+    record->finish(kStreamName);
+  return gpu.finish(stream);
+}
+
 Expected<bool> HostTensors::write(int64_t offset, const char *from,
                                   int64_t bytes) {
   for (Given &input : inputs)

@@ -62,6 +62,11 @@ public:
   // The host
   //===--------------------------------------------------------------------===//
 
+  /// Whether these are the bytes of an input, or of a scalar.
+  bool takes(int64_t offset, int64_t bytes);
+  /// Waits for the copies of inputs that were given since the last run: before
+  /// something else uses the arena.
+  llvm::Error finishInputs();
   /// Takes the bytes of an input or of a scalar; false if they are of neither.
   llvm::Expected<bool> write(int64_t offset, const char *from, int64_t bytes);
   /// Gives the bytes of a scalar, or of a result of the last run; false if they

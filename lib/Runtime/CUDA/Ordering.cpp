@@ -145,6 +145,13 @@ Error CudaDevice::settle() {
   return finishStreams();
 }
 
+Error CudaDevice::settleFor(int32_t place) {
+  if (Error error = settle())
+    return error;
+  return host && place == CLEAVE_ARENA ? host->finishInputs()
+                                       : Error::success();
+}
+
 void CudaDevice::noteFinished() {
   if (host)
     host->finished();

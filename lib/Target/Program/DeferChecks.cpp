@@ -20,8 +20,11 @@ class KeptMemory {
 public:
   explicit KeptMemory(const Program &program) {
     for (const Tensor &tensor : program.tensors)
-      if (tensor.role != Role::Output && !tensor.tier)
-        ends[tensor.offset] = tensor.offset + localBytes(program.mesh, tensor);
+      if (int64_t bytes = localBytes(program.mesh, tensor);
+          tensor.role != Role::Output && !tensor.tier && bytes > 0) {
+        int64_t &end = ends[tensor.offset];
+        end = std::max(end, tensor.offset + bytes);
+      }
   }
 
   bool isWritten(const Part &part, llvm::ArrayRef<int64_t> row,

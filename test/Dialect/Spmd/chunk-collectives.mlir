@@ -166,3 +166,22 @@ func.func @twins(%x: tensor<4x4x8xf32>, %y: tensor<4x4x8xf32>, %w: tensor<6x8xf3
   %1 = graph.linear %h, %w {clone, twin = 3 : i64} : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
   return %0, %1 : tensor<4x8x6xf32>, tensor<4x8x6xf32>
 }
+
+// What reads all chunks of one chain may belong to another, which is then written
+// behind it: %b1 reads a part of what the first chain gives.
+// CHECK-LABEL: func.func @moved(
+// CHECK-COUNT-4: spmd.all_gather
+// CHECK: return
+func.func @moved(%x: tensor<4x4x8xf32>, %z: tensor<4x4x8xf32>, %w: tensor<8x8xf32>, %w2: tensor<6x8xf32>, %w3: tensor<6x8xf32>)
+    -> (tensor<4x4x6xf32>, tensor<4x8x4xf32>, tensor<4x8x6xf32>) {
+  %ga = spmd.all_gather %x by <@mesh, [{}, {"tp"}, {}]> : tensor<4x4x8xf32> -> tensor<4x8x8xf32>
+  %ya = graph.linear %ga, %w : (tensor<4x8x8xf32>, tensor<8x8xf32>) -> tensor<4x8x8xf32>
+  %gb = spmd.all_gather %z by <@mesh, [{}, {"tp"}, {}]> : tensor<4x4x8xf32> -> tensor<4x8x8xf32>
+  %t = graph.slice %ya {offsets = array<i64: 0, 0, 0>, sizes = array<i64: 1, 4, 8>, strides = array<i64: 1, 1, 1>} : (tensor<4x8x8xf32>) -> tensor<1x4x8xf32>
+  %v = graph.reshape %t : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+  %b1 = graph.linear %gb, %v : (tensor<4x8x8xf32>, tensor<4x8xf32>) -> tensor<4x8x4xf32>
+  %b2 = graph.linear %gb, %w2 : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
+  %za = graph.linear %ya, %w3 : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
+  %ra = spmd.reduce_scatter sum %za by <@mesh, [{}, {"tp"}, {}]> : tensor<4x8x6xf32> -> tensor<4x4x6xf32>
+  return %ra, %b1, %b2 : tensor<4x4x6xf32>, tensor<4x8x4xf32>, tensor<4x8x6xf32>
+}

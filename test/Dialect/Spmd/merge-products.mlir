@@ -73,12 +73,12 @@ func.func @backward(
   // CHECK: %[[ALL:.*]] = spmd.all_reduce sum %[[DW]] over @mesh {"mb"} : tensor<6x4xf32>
   // CHECK: %[[WQ:.*]] = graph.slice %[[ALL]] {offsets = array<i64: 0, 0>, sizes = array<i64: 4, 4>
   // CHECK: %[[GK:.*]] = graph.slice %[[ALL]] {offsets = array<i64: 4, 0>, sizes = array<i64: 2, 4>
+  // CHECK: %[[GQ:.*]] = graph.gradient %[[WQ]] of "wq"
   // CHECK: %[[WIDE:.*]] = graph.cast %[[DY]] : (tensor<8x6xbf16>) -> tensor<8x6xf32>
   // CHECK: %[[DB:.*]] = graph.reduce sum %[[WIDE]] {dims = array<i64: 0>} : (tensor<8x6xf32>) -> tensor<6xf32>
   // CHECK: %[[ALLB:.*]] = spmd.all_reduce sum %[[DB]] over @mesh {"mb"} : tensor<6xf32>
   // CHECK: %[[BQ:.*]] = graph.slice %[[ALLB]] {offsets = array<i64: 0>, sizes = array<i64: 4>
   // CHECK: %[[BK:.*]] = graph.slice %[[ALLB]] {offsets = array<i64: 4>, sizes = array<i64: 2>
-  // CHECK: %[[GQ:.*]] = graph.gradient %[[WQ]] of "wq"
   // CHECK: return %{{.*}}, %{{.*}}, %[[SUM]], %[[GQ]], %[[GK]], %[[BQ]], %[[BK]]
   %dk = graph.neg %d : (tensor<8x2xbf16>) -> tensor<8x2xbf16>
   %11 = graph.contract "ao,oi->ai" %dk, %2 : (tensor<8x2xbf16>, tensor<2x4xbf16>) -> tensor<8x4xbf16>
@@ -113,4 +113,48 @@ func.func @apart(
   %9 = graph.linear %f, %w0 : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
   %10 = graph.linear %f, %w1 : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
   return %4, %5, %6, %7, %8, %9, %10 : tensor<8x4xbf16>, tensor<8x4xbf16>, tensor<8x4xbf16>, tensor<8x4xbf16>, tensor<8x4xbf16>, tensor<8x4xf32>, tensor<8x4xf32>
+}
+
+// Two copies of one parameter are one weight.
+// CHECK-LABEL: func.func @twice(
+// CHECK-NOT: graph.concat
+func.func @twice(%x: tensor<8x4xbf16>, %w: tensor<4x4xf32> {graph.role = "parameter"}) -> (tensor<8x4xbf16>, tensor<8x4xbf16>) {
+  %0 = graph.cast %w : (tensor<4x4xf32>) -> tensor<4x4xbf16>
+  %1 = graph.cast %w : (tensor<4x4xf32>) -> tensor<4x4xbf16>
+  %2 = graph.linear %x, %0 : (tensor<8x4xbf16>, tensor<4x4xbf16>) -> tensor<8x4xbf16>
+  %3 = graph.linear %x, %1 : (tensor<8x4xbf16>, tensor<4x4xbf16>) -> tensor<8x4xbf16>
+  return %2, %3 : tensor<8x4xbf16>, tensor<8x4xbf16>
+}
+
+// A copy that is made behind the first product is made before it; what is not of
+// the products keeps its place, as the seed of backward does.
+// CHECK-LABEL: func.func @order(
+// CHECK: graph.cast %{{.*}} : (tensor<2x4xf32>)
+// CHECK: graph.concat
+// CHECK: graph.linear
+// CHECK: graph.exp
+// CHECK: graph.seed
+func.func @order(%x: tensor<8x4xbf16>, %s: tensor<f32>, %w: tensor<4x4xf32> {graph.role = "parameter"},
+                 %v: tensor<2x4xf32> {graph.role = "parameter"}) -> (tensor<8x4xbf16>, tensor<8x2xbf16>, tensor<f32>) {
+  %0 = graph.cast %w : (tensor<4x4xf32>) -> tensor<4x4xbf16>
+  %1 = graph.linear %x, %0 : (tensor<8x4xbf16>, tensor<4x4xbf16>) -> tensor<8x4xbf16>
+  %2 = graph.exp %1 : (tensor<8x4xbf16>) -> tensor<8x4xbf16>
+  %3 = graph.cast %v : (tensor<2x4xf32>) -> tensor<2x4xbf16>
+  %4 = graph.linear %x, %3 : (tensor<8x4xbf16>, tensor<2x4xbf16>) -> tensor<8x2xbf16>
+  %5 = graph.seed %s : (tensor<f32>) -> tensor<f32>
+  return %2, %4, %5 : tensor<8x4xbf16>, tensor<8x2xbf16>, tensor<f32>
+}
+
+// Shards of a device are concatenated: no op on global tensors.
+// CHECK-LABEL: func.func @shards(
+// CHECK: graph.concat {{.*}} {dim = 0 : i64, spmd.global_types = [tensor<8x4xbf16>], spmd.of_device, spmd.shardings = [#spmd.sharding<@sharded, [{"tp"}, {}]>]}
+// CHECK-COUNT-2: graph.slice {{.*}} spmd.of_device
+spmd.mesh @sharded <["tp" = 2]>
+func.func @shards(%x: tensor<8x4xbf16>, %w: tensor<2x4xf32> {graph.role = "parameter"},
+                  %v: tensor<2x4xf32> {graph.role = "parameter"}) -> (tensor<8x2xbf16>, tensor<8x2xbf16>) {
+  %0 = graph.cast %w {spmd.global_types = [tensor<4x4xbf16>], spmd.shardings = [#spmd.sharding<@sharded, [{"tp"}, {}]>]} : (tensor<2x4xf32>) -> tensor<2x4xbf16>
+  %1 = graph.cast %v {spmd.global_types = [tensor<4x4xbf16>], spmd.shardings = [#spmd.sharding<@sharded, [{"tp"}, {}]>]} : (tensor<2x4xf32>) -> tensor<2x4xbf16>
+  %2 = graph.linear %x, %0 {spmd.global_types = [tensor<8x4xbf16>], spmd.shardings = [#spmd.sharding<@sharded, [{}, {"tp"}]>]} : (tensor<8x4xbf16>, tensor<2x4xbf16>) -> tensor<8x2xbf16>
+  %3 = graph.linear %x, %1 {spmd.global_types = [tensor<8x4xbf16>], spmd.shardings = [#spmd.sharding<@sharded, [{}, {"tp"}]>]} : (tensor<8x4xbf16>, tensor<2x4xbf16>) -> tensor<8x2xbf16>
+  return %2, %3 : tensor<8x2xbf16>, tensor<8x2xbf16>
 }

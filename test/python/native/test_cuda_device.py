@@ -23,7 +23,7 @@ from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
 from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, feed_apart, model,
-                       run, run_apart)
+                       read_given_apart, run, run_apart)
 
 FAKE = build_dir() / "fake_cuda"
 
@@ -123,6 +123,14 @@ def test_graphs_have_the_same_bits(tmp_path, monkeypatch):
     for given, _, found in results[1:]:
         assert np.array_equal(given, results[0][0])
         assert all(np.array_equal(v, found[k]) for k, v in results[0][2].items())
+
+
+@pytest.mark.parametrize("order", ["latest", "0", "1", "3"])
+def test_inputs_are_read_as_they_were_given(order, tmp_path, monkeypatch):
+    """Their copies, which are on a stream of their own, have ended then."""
+    _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd")
+    monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+    assert read_given_apart(device) == 0
 
 
 def calls_of_a_step(artifact, folder, monkeypatch):

@@ -142,6 +142,28 @@ def feed_apart(artifact, *arguments, **options):
         return pool.apply_async(feed, (artifact, *arguments), options).get(60)
 
 
+def read_given(artifact, steps=4):
+    """Writes inputs and reads them before each step; returns how many have other bytes then."""
+    session = _runtime.open(str(artifact))
+    random = np.random.default_rng(6)
+    wrong = 0
+    for _ in range(steps):
+        for tensor in session.tensors():
+            if tensor["role"] == "input":
+                size = int(np.prod(tensor["shape"])) * np.dtype(TYPES[tensor["dtype"]]).itemsize
+                values = random.integers(0, 16, size // 8).astype(np.int64).view(np.uint8)
+                session.write(tensor["name"], values)
+                wrong += bytes(session.read(tensor["name"])) != values.tobytes()
+        session.run("train", 1, 1)
+    return wrong
+
+
+def read_given_apart(artifact):
+    """The same in another process, of which the environment is that of now."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(read_given, (artifact,))
+
+
 def _run_variants(artifact, variable, values, queue, options):
     for value in values:
         os.environ[variable] = value

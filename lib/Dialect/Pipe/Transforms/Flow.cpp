@@ -9,6 +9,7 @@
 #include "ValueViews.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -424,4 +425,5 @@ void Flow::stripAttributes(Operation *op) const {
     return;
   op->removeAttr(spmd::kShardingsAttr);
   op->removeAttr(spmd::kGlobalTypesAttr);
+  op->removeAttr(spmd::kOfDeviceAttr);
 }

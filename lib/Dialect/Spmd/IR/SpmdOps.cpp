@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/IR/Chunks.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 
 using namespace mlir;
@@ -136,6 +137,10 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
       return error() << "must hold the numbers of a collective and of a chunk";
     return success();
   }
+  if (attribute.getName() == kOfDeviceAttr)
+    return isa<UnitAttr>(attribute.getValue())
+               ? success()
+               : LogicalResult(error() << "has no value");
   if (attribute.getName() == kRingShiftAttr)
     return verifyRingShift(error, op, attribute.getValue());
   auto array = dyn_cast<ArrayAttr>(attribute.getValue());

@@ -193,9 +193,15 @@ public:
       addFollowers(op);
     }
     dropCircles();
-    for (const SmallVector<Operation *> &chain : chains())
+    std::vector<SmallVector<Operation *>> all = chains();
+    for (SmallVector<Operation *> &chain : all) {
+      // Chains written before have moved what reads them.
+      llvm::sort(chain, [](Operation *a, Operation *b) {
+        return a->isBeforeInBlock(b);
+      });
       if (isSeparable(chain))
         write(chain);
+    }
   }
 
 private:
@@ -314,6 +320,7 @@ private:
   /// The element-wise ops on the way from contractions that are cut to the
   /// contraction `op`, which is cut too.
   void addLinks(Operation *op) {
+    DenseMap<Operation *, bool> visited;
     std::function<bool(Value)> visit = [&](Value value) {
       Operation *def = value.getDefiningOp();
       if (!def)
@@ -325,12 +332,16 @@ private:
       std::optional<Cut> own = cutOf(def, value);
       if (!own)
         return false;
+      // Each op once, however many ways lead to it.
+      auto [known, isNew] = visited.try_emplace(def, false);
+      if (!isNew)
+        return known->second;
       bool leads = false;
       for (unsigned i : own->operands.set_bits())
         leads |= visit(def->getOperand(i));
       if (leads && members.insert({def, std::move(*own)}).second)
         links.insert(def);
-      return leads;
+      return visited[def] = leads;
     };
     for (unsigned i : Cut(members.find(op)->second).operands.set_bits())
       visit(op->getOperand(i));
@@ -339,7 +350,12 @@ private:
   /// The element-wise ops on the way from the contraction `op`, which is cut,
   /// to any other: the library may compute them with the sums of `op`.
   void addFollowers(Operation *op) {
+    DenseMap<Value, bool> visited;
     std::function<bool(Value)> visit = [&](Value value) {
+      // Each value once, however many ways lead to it.
+      auto [known, isNew] = visited.try_emplace(value, false);
+      if (!isNew)
+        return known->second;
       bool leads = false;
       for (Operation *user : value.getUsers()) {
         if (members.contains(user) || isContraction(user)) {
@@ -356,7 +372,7 @@ private:
         if (members.insert({user, std::move(*own)}).second)
           links.insert(user);
       }
-      return leads;
+      return visited[value] = leads;
     };
     visit(op->getResult(0));
   }

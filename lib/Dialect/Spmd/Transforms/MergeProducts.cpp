@@ -8,8 +8,8 @@
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
-#include "mlir/Analysis/TopologicalSortUtils.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace cleave::spmd {
@@ -108,6 +108,14 @@ static ShardingAttr shardingOf(Value value) {
               : ShardingAttr();
 }
 
+/// Marks `op` if what it does along `dim` of a value with the sharding of
+/// `piece` is of a device alone.
+static void markOfDevice(Operation *op, Value piece, int64_t dim) {
+  if (ShardingAttr sharding = shardingOf(piece);
+      sharding && !sharding.getSharding().dims[dim].empty())
+    op->setAttr(kOfDeviceAttr, UnitAttr::get(op->getContext()));
+}
+
 /// Gives `whole` the sharding of one of its pieces along a dimension: each
 /// device has its shards of all pieces, one after the other.
 static Value placeAs(Value whole, Value piece, int64_t dim) {
@@ -184,14 +192,14 @@ static SmallVector<Group> findGroups(Block &body) {
                 (!product->bias || copiedParameter(product->bias));
     if (!open.products.empty()) {
       const Product &first = open.products.front();
-      bool joins = fits && product->isLike(first) &&
-                   product->lhs == first.lhs && dim == open.dim &&
-                   isAlike(product->rhs, first.rhs, dim) &&
-                   shardingOf(product->op->getResult(0)) ==
-                       shardingOf(first.op->getResult(0)) &&
-                   llvm::none_of(open.products, [&](const Product &other) {
-                     return other.rhs == product->rhs;
-                   });
+      bool joins =
+          fits && product->isLike(first) && product->lhs == first.lhs &&
+          dim == open.dim && isAlike(product->rhs, first.rhs, dim) &&
+          shardingOf(product->op->getResult(0)) ==
+              shardingOf(first.op->getResult(0)) &&
+          llvm::none_of(open.products, [&](const Product &other) {
+            return copiedParameter(other.rhs) == copiedParameter(product->rhs);
+          });
       if (!joins)
         close();
     }
@@ -222,8 +230,10 @@ public:
   /// The products of copies of each parameter.
   using Readers = llvm::DenseMap<Value, SmallVector<Operation *>>;
 
-  Merger(Group &group, const Readers &readers, OpBuilder &builder)
-      : group(group), readersOf(readers), builder(builder) {}
+  Merger(Group &group, const Readers &readers, bool gradients,
+         OpBuilder &builder)
+      : group(group), readersOf(readers), gradients(gradients),
+        builder(builder) {}
 
   void run();
 
@@ -250,15 +260,21 @@ private:
   Value concat(const Pieces &pieces);
   Value inRows(Value gradient, ArrayRef<int64_t> order);
   Gradients joinGradients(ArrayRef<Product> readers);
+  SmallVector<Operation *> cut(Value whole, const Pieces &pieces);
   void replace(Pieces pieces, Value whole);
+  void moveReaders(ArrayRef<Operation *> slices);
+  void insertBehind(ArrayRef<Value> values);
+  void hoist(Value value, Operation *op);
+  void replaceBehind(Pieces pieces, Value whole);
   std::optional<SmallVector<Product>> findReaders();
-  void mergeSum(ArrayRef<Product> readers, const Gradients &gradients,
-                Value weight);
+  void mergeSum(ArrayRef<Product> readers, const Gradients &gradients);
   void mergeWeightGradients(const Gradients &gradients);
   void mergeBiasGradients(const Gradients &gradients);
 
   Group &group;
   const Readers &readersOf;
+  /// Whether gradients of weights and biases are merged.
+  bool gradients;
   OpBuilder &builder;
   /// The concatenations of this group.
   SmallVector<std::pair<SmallVector<Value>, Value>> joined;
@@ -324,8 +340,29 @@ Value Merger::concat(const Pieces &pieces) {
   Value whole = placeAs(graph::ConcatOp::create(builder, first.getLoc(),
                                                 pieces.values, pieces.dim),
                         first, pieces.dim);
+  markOfDevice(whole.getDefiningOp(), first, pieces.dim);
   joined.push_back({pieces.values, whole});
   return whole;
+}
+
+/// The slices of `whole` that `pieces` are.
+SmallVector<Operation *> Merger::cut(Value whole, const Pieces &pieces) {
+  SmallVector<Operation *> slices;
+  int64_t offset = 0;
+  for (Value piece : pieces.values) {
+    RankedTensorType type = tensor(piece);
+    SmallVector<int64_t> offsets(type.getRank(), 0), strides(type.getRank(), 1);
+    offsets[pieces.dim] = offset;
+    offset += type.getDimSize(pieces.dim);
+    auto slice =
+        graph::SliceOp::create(builder, piece.getLoc(), whole, offsets,
+                               llvm::to_vector(type.getShape()), strides);
+    if (ShardingAttr sharding = shardingOf(piece))
+      annotate(slice, sharding, writtenGlobalType(piece));
+    markOfDevice(slice, piece, pieces.dim);
+    slices.push_back(slice);
+  }
+  return slices;
 }
 
 /// Replaces pieces of values that were computed apart by slices of the whole.
@@ -353,22 +390,41 @@ void Merger::replace(Pieces pieces, Value whole) {
     for (Value &piece : pieces.values)
       piece = reduction(piece).getOutput();
   }
-  int64_t offset = 0;
-  for (Value piece : pieces.values) {
-    RankedTensorType type = tensor(piece);
-    SmallVector<int64_t> offsets(type.getRank(), 0), strides(type.getRank(), 1);
-    offsets[pieces.dim] = offset;
-    offset += type.getDimSize(pieces.dim);
-    Value slice =
-        graph::SliceOp::create(builder, piece.getLoc(), whole, offsets,
-                               llvm::to_vector(type.getShape()), strides);
-    if (ShardingAttr sharding = shardingOf(piece))
-      annotate(slice.getDefiningOp(), sharding, writtenGlobalType(piece));
-    piece.replaceUsesWithIf(slice, [&](OpOperand &use) {
-      return !isa<graph::ConcatOp>(use.getOwner()) ||
-             use.getOwner()->getResult(0) != whole;
-    });
+  SmallVector<Operation *> slices = cut(whole, pieces);
+  for (auto [slice, piece] : llvm::zip_equal(slices, pieces.values))
+    piece.replaceAllUsesWith(slice->getResult(0));
+  moveReaders(slices);
+}
+
+/// Moves what reads `slices`, or what reads that, and stands before them,
+/// behind them.
+void Merger::moveReaders(ArrayRef<Operation *> slices) {
+  llvm::SmallPtrSet<Operation *, 16> readers(slices.begin(), slices.end());
+  SmallVector<Operation *> moved;
+  for (Operation &op : llvm::make_range(slices.front()->getBlock()->begin(),
+                                        slices.front()->getIterator()))
+    if (llvm::any_of(op.getOperands(), [&](Value operand) {
+          return readers.contains(operand.getDefiningOp());
+        })) {
+      readers.insert(&op);
+      moved.push_back(&op);
+    }
+  Operation *last = slices.back();
+  for (Operation *op : moved) {
+    op->moveAfter(last);
+    last = op;
   }
+}
+
+/// Behind the last op that gives one of `values`.
+void Merger::insertBehind(ArrayRef<Value> values) {
+  Operation *last = nullptr;
+  for (Value value : values)
+    if (Operation *op = value.getDefiningOp();
+        op && (!last || last->isBeforeInBlock(op)))
+      last = op;
+  if (last)
+    builder.setInsertionPointAfter(last);
 }
 
 /// The products that read the weights, or further copies of them, in backward,
@@ -459,17 +515,17 @@ Merger::Gradients Merger::joinGradients(ArrayRef<Product> readers) {
       result.order.push_back(at);
   result.dim = result.reorder(equation.lhs).find(equation.rhs[group.dim]);
   Pieces pieces{{}, result.dim};
-  for (const Product &reader : readers) {
+  for (const Product &reader : readers)
     result.values.push_back(reader.lhs);
-    pieces.values.push_back(inRows(reader.lhs, result.order));
-  }
+  insertBehind(result.values);
+  for (Value gradient : result.values)
+    pieces.values.push_back(inRows(gradient, result.order));
   result.whole = concat(pieces);
   return result;
 }
 
 /// A sum of the products becomes one that is summed over all of them.
-void Merger::mergeSum(ArrayRef<Product> readers, const Gradients &gradients,
-                      Value weight) {
+void Merger::mergeSum(ArrayRef<Product> readers, const Gradients &gradients) {
   Value sum = readers.front().op->getResult(0);
   SmallVector<Value> terms;
   auto isTerm = [&](const Product &reader) {
@@ -490,10 +546,15 @@ void Merger::mergeSum(ArrayRef<Product> readers, const Gradients &gradients,
       annotate(value.getDefiningOp(), sharding, writtenGlobalType(sum));
     return value;
   };
+  builder.setInsertionPoint(sum.getDefiningOp());
+  // Backward may read copies of its own, made when it needs them.
+  Pieces weights{{}, group.dim};
+  for (const Product &reader : readers)
+    weights.values.push_back(reader.rhs);
   Product product = readers.front();
   product.equation.lhs = gradients.reorder(product.equation.lhs);
-  Value merged =
-      place(product.rebuild(builder, gradients.whole, weight, Value()));
+  Value merged = place(
+      product.rebuild(builder, gradients.whole, concat(weights), Value()));
   for (Value term : terms)
     if (llvm::none_of(readers, [&](const Product &reader) {
           return reader.op->getResult(0) == term;
@@ -547,6 +608,7 @@ void Merger::mergeWeightGradients(const Gradients &gradients) {
   }
   std::string &letters = isLhs ? first->equation.lhs : first->equation.rhs;
   letters = gradients.reorder(letters);
+  insertBehind(results.values);
   replace(results, first->rebuild(builder, isLhs ? gradients.whole : input,
                                   isLhs ? input : gradients.whole, Value()));
 }
@@ -624,6 +686,7 @@ void Merger::mergeBiasGradients(const Gradients &gradients) {
     }
   if (kept != first->kept)
     return;
+  insertBehind(results.values);
   Value whole = gradients.whole;
   if (first->element) {
     whole = graph::CastOp::create(builder, whole.getLoc(),
@@ -635,6 +698,27 @@ void Merger::mergeBiasGradients(const Gradients &gradients) {
   replace(results,
           graph::ReduceOp::create(builder, whole.getLoc(),
                                   graph::ReductionKind::sum, whole, summed));
+}
+
+/// Moves the copy of a parameter before `op`, with what it is made by.
+void Merger::hoist(Value value, Operation *op) {
+  Operation *from = value.getDefiningOp();
+  if (!from || from->isBeforeInBlock(op))
+    return;
+  for (Value operand : from->getOperands())
+    hoist(operand, op);
+  from->moveBefore(op);
+}
+
+/// Replaces what reads `pieces` behind the op that joins them.
+void Merger::replaceBehind(Pieces pieces, Value whole) {
+  Operation *join = whole.getDefiningOp();
+  builder.setInsertionPointAfter(join);
+  SmallVector<Operation *> slices = cut(whole, pieces);
+  for (auto [slice, piece] : llvm::zip_equal(slices, pieces.values))
+    piece.replaceUsesWithIf(slice->getResult(0), [&](OpOperand &use) {
+      return join->isBeforeInBlock(use.getOwner());
+    });
 }
 
 void Merger::run() {
@@ -652,6 +736,8 @@ void Merger::run() {
       biases.values.push_back(product.bias);
     results.values.push_back(product.op->getResult(0));
   }
+  for (Value value : llvm::concat<Value>(weights.values, biases.values))
+    hoist(value, first.op);
   // Found before weights have other readers.
   auto readers = findReaders();
   Value weight = concat(weights);
@@ -659,22 +745,18 @@ void Merger::run() {
   replace(results, first.rebuild(builder, first.lhs, weight, bias));
 
   if (readers) {
-    builder.setInsertionPointAfter(readers->back().op);
-    Gradients gradients = joinGradients(*readers);
-    // Backward may read copies of its own, made when it needs them.
-    Pieces own{{}, group.dim};
-    for (const Product &reader : *readers)
-      own.values.push_back(reader.rhs);
-    bool same = own.values == weights.values;
-    mergeSum(*readers, gradients, same ? weight : concat(own));
-    mergeWeightGradients(gradients);
-    mergeBiasGradients(gradients);
+    Gradients joined = joinGradients(*readers);
+    mergeSum(*readers, joined);
+    if (gradients) {
+      mergeWeightGradients(joined);
+      mergeBiasGradients(joined);
+    }
   }
   // What reads a weight by itself reads it there.
   if (std::optional<Pieces> inner = beforeReshape(weights))
-    replace(*inner, concat(*inner));
+    replaceBehind(*inner, concat(*inner));
   else if (!cutFrom(weights))
-    replace(weights, weight);
+    replaceBehind(weights, weight);
 }
 
 namespace {
@@ -702,9 +784,7 @@ struct MergeProductsPass
           unread.insert(&op);
       OpBuilder builder(function.getContext());
       for (Group &group : groups)
-        Merger(group, readers, builder).run();
-      // What is merged comes after the last of what it reads.
-      sortTopologically(&body);
+        Merger(group, readers, gradients, builder).run();
       for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
         if (isOpTriviallyDead(&op) && !unread.contains(&op))
           op.erase();

@@ -7,6 +7,7 @@
 
 #include "RingShifts.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/IR/SplitFurther.h"
@@ -49,7 +50,8 @@ public:
       } else if (auto barrier = dyn_cast<BarrierOp>(op)) {
         if (failed(verifySame(barrier)))
           return failure();
-      } else if (!isa<ShardOffsetOp>(op) && failed(verifyOp(&op))) {
+      } else if (!isa<ShardOffsetOp>(op) && !op.hasAttr(kOfDeviceAttr) &&
+                 failed(verifyOp(&op))) {
         return failure();
       }
     }

@@ -418,11 +418,15 @@ def MergeProducts : Pass<"spmd-merge-products", "::mlir::ModuleOp"> {
     %q = graph.slice %y {offsets = array<i64: 0, 0>, sizes = array<i64: 8, 4>, ...}
     %k = graph.slice %y {offsets = array<i64: 0, 4>, sizes = array<i64: 8, 2>, ...}
     ```
-    Runs on a partitioned program: merged values are those of a device, and have no
-    shardings. Products of which one reads what another gives, or with a third one
-    in between, stay apart.
+    Runs on a partitioned program: what is concatenated along a sharded dimension
+    are shards of a device (`spmd.of_device`). Products of which one reads what
+    another gives, or with a third one in between, stay apart. Without `gradients`,
+    so do gradients of weights and biases, each of which an update in backward
+    reads as soon as it is there.
   }];
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
+  let options = [Option<"gradients", "gradients", "bool", "true",
+                        "Also merge gradients of weights and biases">];
 }
 
 #endif // CLEAVE_DIALECT_SPMD_TRANSFORMS_PASSES_TD
