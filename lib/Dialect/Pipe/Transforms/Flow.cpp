@@ -89,7 +89,11 @@ LogicalResult Flow::analyze() {
     }
   if (failed(findPrologue()))
     return failure();
-  return mergeUpdate();
+  if (failed(mergeUpdate()))
+    return failure();
+  if (count == 1 && !merged)
+    takePartsInUpdate();
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -175,16 +179,18 @@ void Flow::findRoles() {
         role = std::max(role, part(from));
     roles[&op] = role;
   }
-  // A gradient that is a part of a larger value is taken from it where it is
-  // read: backward gives the whole.
-  if (count == 1)
-    for (Operation &op : llvm::reverse(body.without_terminator()))
-      if (part(&op) == PartId::Backward && op.getNumResults() == 1 &&
-          isPart(op.getResult(0)) && !op.use_empty() &&
-          llvm::all_of(op.getUsers(), [&](Operation *user) {
-            return part(user) == PartId::Update;
-          }))
-        roles[&op] = PartId::Update;
+}
+
+/// A gradient that is a part of a larger value is taken from it where it is
+/// read: backward gives the whole.
+void Flow::takePartsInUpdate() {
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    if (part(&op) == PartId::Backward && op.getNumResults() == 1 &&
+        isPart(op.getResult(0)) && !op.use_empty() &&
+        llvm::all_of(op.getUsers(), [&](Operation *user) {
+          return part(user) == PartId::Update;
+        }))
+      roles[&op] = PartId::Update;
 }
 
 /// Finds the deferred updates: ops that depend on a gradient kept from the step

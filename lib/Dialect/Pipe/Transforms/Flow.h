@@ -121,6 +121,7 @@ private:
   void listOps();
   void findVarying();
   void findRoles();
+  void takePartsInUpdate();
   void findEarlyUpdates();
   llvm::LogicalResult mergeUpdate();
   llvm::LogicalResult findPrologue();

@@ -188,7 +188,8 @@ static SmallVector<Group> findGroups(Block &body) {
     if (!product)
       continue;
     int64_t dim = freeDim(product->equation);
-    bool fits = dim >= 0 && copiedParameter(product->rhs) &&
+    // Parts of the first dimension lie in one place each.
+    bool fits = dim == 0 && copiedParameter(product->rhs) &&
                 (!product->bias || copiedParameter(product->bias));
     if (!open.products.empty()) {
       const Product &first = open.products.front();

@@ -81,14 +81,12 @@ bool widensFloats(const FusionNode &node) {
          computesNothing(node.op);
 }
 
-/// Whether kernels write `type` well: its rows lie in one place each, and have
-/// 16 bytes or are all there is.
+/// Whether elements of `type` are in the order of a dense tensor, with a row of
+/// the last dimension in one place.
 bool isInRows(RankedTensorType type) {
-  if (type.getRank() == 0)
-    return true;
-  int64_t bytes = type.getShape().back() * elementBytes(type.getElementType());
-  return getLayout(type).strides.back() == 1 &&
-         (bytes % 16 == 0 || type.getShape().back() == type.getNumElements());
+  ArrayRef<int64_t> strides = getLayout(type).strides;
+  return type.getRank() > 0 && strides.back() == 1 &&
+         llvm::is_sorted(llvm::reverse(strides));
 }
 
 struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
@@ -135,55 +133,31 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     return success();
   }
 
-  /// Lets kernels write results where they would be copied, in another layout
-  /// or in a part of a larger value, if all other readers can read them there.
+  /// Lets a kernel write what is a part of a larger value in its place, if all
+  /// other readers can read it there.
   LogicalResult writeInPlace(Block &block) {
     for (auto copy : llvm::make_early_inc_range(block.getOps<CopyOp>())) {
-      auto root = dyn_cast<OpResult>(rootOf(copy.getInput()));
-      if (!root || copy.getInto() || copy.use_empty() ||
-          !isDense(tensorType(root)))
+      auto value = dyn_cast<OpResult>(copy.getInput());
+      if (!value || copy.getInto() || !copy->hasOneUse() ||
+          !isa<JoinOp>(*copy->user_begin()) || !isDense(tensorType(value)) ||
+          !isInRows(copy.getType()) ||
+          !llvm::all_of(value.getUses(), [&](OpOperand &use) {
+            return use.getOwner() == copy || canRead(use, copy.getType());
+          }))
         continue;
-      std::optional<Strided> layout =
-          rebase(tensorType(copy.getInput()), tensorType(root),
-                 getLayout(copy.getType()));
-      if (!layout)
-        continue;
-      RankedTensorType placed = withLayout(tensorType(root), *layout);
-      if (!isInRows(placed) || !canPlace(copy, root, placed))
-        continue;
-      auto node = probe(root.getOwner());
+      auto node = probe(value.getOwner());
       if (failed(node))
         return failure();
       if (!node->fusable ||
           llvm::none_of(node->definitions, [&](const auto &definition) {
-            return definition.result == root && definition.plain;
+            return definition.result == value && definition.plain;
           }))
         continue;
-      root.setType(placed);
-      OpBuilder b(copy);
-      copy.replaceAllUsesWith(viewAs(b, copy.getLoc(), root, copy.getType()));
+      value.setType(copy.getType());
+      copy.replaceAllUsesWith(value);
       copy.erase();
     }
     return success();
-  }
-
-  /// Whether `root`, of which `copy` copies a view, may be made as `placed`.
-  static bool canPlace(CopyOp copy, OpResult root, RankedTensorType placed) {
-    if (copy.getInput() == root)
-      return copy->hasOneUse() && isa<JoinOp>(*copy->user_begin()) &&
-             llvm::all_of(root.getUses(), [&](OpOperand &use) {
-               return use.getOwner() == copy || canRead(use, placed);
-             });
-    // Nothing else reads it, nor its views; and a result of the part, which has
-    // a buffer of its own, is no view.
-    for (Value value = copy.getInput(); value != root;
-         value = value.getDefiningOp<ViewOp>().getInput())
-      if (!value.hasOneUse())
-        return false;
-    return root.hasOneUse() &&
-           llvm::none_of(copy->getUsers(), [](Operation *user) {
-             return user->hasTrait<OpTrait::IsTerminator>();
-           });
   }
 
   /// Whether the reader can read its operand as `type`.
