@@ -153,3 +153,23 @@ func.func @seed(%l: tensor<f32>, %s: tensor<f32>) -> (tensor<f32>, tensor<f32>) 
   %1 = graph.seed %l scale %s : (tensor<f32>, tensor<f32>) -> tensor<f32>
   return %0, %1 : tensor<f32>, tensor<f32>
 }
+
+// Of 16 bits rope computes in f32 and rounds once; not where the f32 result has
+// another reader, or another type is read than is given.
+// CHECK-LABEL: func.func @rope_of_narrow(
+// CHECK-SAME: %[[X:[^:]*]]: tensor<1x2x4x8xbf16>
+// CHECK: %[[Y:.*]] = graph.rope %[[X]], %{{.*}}, %{{.*}} {adjoint, interleaved} : (tensor<1x2x4x8xbf16>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<1x2x4x8xbf16>
+// CHECK: graph.rope %{{.*}} -> tensor<1x2x4x8xf32>
+// CHECK: graph.rope %{{.*}} -> tensor<1x2x4x8xf32>
+// CHECK: return %[[Y]]
+func.func @rope_of_narrow(%x: tensor<1x2x4x8xbf16>, %c: tensor<4x8xf32>, %s: tensor<4x8xf32>)
+    -> (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf16>) {
+  %0 = graph.cast %x : (tensor<1x2x4x8xbf16>) -> tensor<1x2x4x8xf32>
+  %1 = graph.rope %0, %c, %s {adjoint, interleaved} : (tensor<1x2x4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<1x2x4x8xf32>
+  %2 = graph.cast %1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xbf16>
+  %3 = graph.rope %0, %c, %s : (tensor<1x2x4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<1x2x4x8xf32>
+  %4 = graph.cast %3 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xbf16>
+  %5 = graph.rope %0, %c, %s {adjoint} : (tensor<1x2x4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<1x2x4x8xf32>
+  %6 = graph.cast %5 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf16>
+  return %2, %4, %3, %6 : tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf16>
+}

@@ -200,7 +200,8 @@ def Graph_RopeOp : Graph_InferredOp<"rope"> {
     last dimension to `(-x2, x1)`, or, with `interleaved`, each pair `(x[2i],
     x[2i+1])` to `(-x[2i+1], x[2i])`. With `adjoint` it is the transposed map,
     which is its gradient. `cos` and `sin` are computed from positions and have
-    no gradient.
+    no gradient. With an input of 16 bits they may be f32: the result is computed
+    in f32 and rounded once.
   }];
   let arguments = (ins Graph_FloatTensor:$input, Graph_FloatTensor:$cos,
                        Graph_FloatTensor:$sin, UnitAttr:$interleaved,

@@ -403,8 +403,9 @@ def JoinBias : Pass<"spmd-join-bias", "::mlir::ModuleOp"> {
 def MergeProducts : Pass<"spmd-merge-products", "::mlir::ModuleOp"> {
   let summary = "Makes products of one value by several weights one product";
   let description = [{
-    Weights are merged that are copies of parameters in another type: the copies
-    are made in one buffer, and no element is copied once more. Query, key and
+    Weights are merged, along their first dimension, that are copies of parameters
+    in another type: the copies are made in one buffer, and no element is copied
+    once more. Query, key and
     value of attention become one product, as do a gate and what it gates. So do,
     in backward, the products of their gradients by the weights, if their sum is
     what is read, and the gradients of the weights and of the biases. The sum is
