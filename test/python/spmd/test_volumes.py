@@ -169,6 +169,21 @@ def two_levels(recipe, name, outer, inner):
     return dict(permute=6 * between, **sent)
 
 
+@pytest.mark.parametrize("features, sequence", [(2, 2), (4, 2), (2, 4)])
+def test_heads_within_shards_in_ir(tmp_path, features, sequence):
+    """Beside megatron a rank exchanges its own heads: of BSH / N elements of all N ranks, and
+    nothing is gathered."""
+    sent = in_ir(tmp_path, "llama", f"cp={sequence},tp={features}", "megatron,ulysses")
+    assert set(sent) == {"all_reduce", "all_to_all"}
+    assert sent["all_to_all"] == 8 * L * share(sequence) * Fraction(BSH, features * sequence)
+
+
+def test_heads_within_shards_at_run_time():
+    sent = at_run_time("llama", "cp=2,tp=2", "megatron,ulysses")
+    assert sent["all_to_all"] == 8 * L * share(2) * Fraction(BSH, 4)
+    assert set(sent) == {"all_reduce", "all_to_all"}
+
+
 def test_experts_over_two_axes(tmp_path):
     """Slots are exchanged between the ranks of the samples, by each for its own experts."""
     sent = in_ir(tmp_path, "mixtral", "dp=2,tp=4", "megatron,expert(tp),expert(dp)")

@@ -57,6 +57,82 @@ static std::optional<AxisRef> headAxis(int64_t heads, int64_t queryHeads,
   return std::nullopt;
 }
 
+/// The axes over which weights that make the query heads of attention `op` are
+/// sharded so far, major to minor: a recipe before has given each of their
+/// positions heads of its own.
+static AxisList weightAxes(Annotator &annotator,
+                           const DimensionClasses &classes, Operation *op) {
+  std::optional<unsigned> heads = headClass(classes, op);
+  if (!heads)
+    return {};
+  const DimensionClass &known = classes.all()[*heads];
+  for (auto [argument, dim] : known.arguments)
+    if (!llvm::is_contained(known.shared, std::pair(argument, dim)))
+      if (AxisList axes = annotator.given(argument).dims[dim]; !axes.empty())
+        return axes;
+  return {};
+}
+
+/// The axes over which `heads` heads of an operand are sharded, over `outer`
+/// and within each of its shards over `axis`, of an attention with
+/// `queryHeads`; nothing where this needs padding. Fewer heads than positions
+/// are replicated in groups of neighbouring positions.
+static std::optional<AxisList> headAxes(int64_t heads, int64_t queryHeads,
+                                        const AxisList &outer,
+                                        const AxisRef &axis, const Mesh &mesh) {
+  AxisList wanted = outer, axes;
+  wanted.push_back(axis);
+  if (mesh.overlap(axis, outer) || queryHeads % mesh.size(wanted) != 0)
+    return std::nullopt;
+  for (const AxisRef &next : wanted) {
+    int64_t positions = mesh.size(next);
+    if (heads % positions == 0) {
+      axes.push_back(next);
+      heads /= positions;
+      continue;
+    }
+    if (positions % heads != 0)
+      return std::nullopt;
+    if (heads > 1)
+      axes.push_back({next.name, next.pre, heads});
+    return axes;
+  }
+  return axes;
+}
+
+/// An operand of an attention, the dimension of its heads, and the axes over
+/// which they are sharded inside of the attention.
+struct HeadSplit {
+  OpOperand *operand;
+  unsigned dim;
+  AxisList axes;
+
+  int64_t heads() const {
+    return cast<RankedTensorType>(operand->get().getType()).getDimSize(dim);
+  }
+};
+
+/// Shards the operands `splits` of attention `op`, with `queryHeads`, over the
+/// axes of its weights and within their shards over `axis`. Returns false and
+/// changes nothing where no weight is sharded by heads, or this needs padding:
+/// attention then has all heads of these axes.
+static bool splitWithinShards(Annotator &annotator,
+                              const DimensionClasses &classes, Operation *op,
+                              MutableArrayRef<HeadSplit> splits,
+                              int64_t queryHeads, const AxisRef &axis) {
+  AxisList outer = weightAxes(annotator, classes, op);
+  SmallVector<AxisList> found;
+  for (const HeadSplit &split : splits)
+    if (auto axes = headAxes(split.heads(), queryHeads, outer, axis,
+                             annotator.getMesh()))
+      found.push_back(*axes);
+  if (outer.empty() || found.size() != splits.size())
+    return false;
+  for (auto [split, axes] : llvm::zip(splits, found))
+    split.axes = axes;
+  return true;
+}
+
 /// Says which heads of attention `op` cannot be sharded over the `parts`
 /// positions of `axis`, and what to do; `fewest` is the smallest number of
 /// heads of an operand, `most` the largest.
@@ -125,48 +201,51 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
   for (func::FuncOp function : annotator.entries()) {
     const DimensionClasses &classes = annotator.classesOf(function);
     // Where the classes stand, before annotations come between.
-    SmallVector<std::tuple<OpOperand *, unsigned, AxisRef>> heads;
+    SmallVector<HeadSplit> heads;
     SequenceClasses sequences;
-    SmallVector<Operation *> attentions;
+    SmallVector<Operation *> attentions, within;
     for (Operation &op : function.getBody().front().without_terminator()) {
       if (!isAttention(&op))
         continue;
       attentions.push_back(&op);
+      SmallVector<HeadSplit> own;
       int64_t most = 0, fewest = std::numeric_limits<int64_t>::max();
-      for (Value operand : op.getOperands())
-        if (auto dim = headDim(classes, &op, operand)) {
-          int64_t own =
-              cast<RankedTensorType>(operand.getType()).getDimSize(*dim);
-          most = std::max(most, own);
-          fewest = std::min(fewest, own);
-        }
       for (OpOperand &operand : op.getOpOperands()) {
         auto dim = headDim(classes, &op, operand.get());
         if (!dim)
           continue;
-        auto type = cast<RankedTensorType>(operand.get().getType());
-        int64_t own = type.getDimSize(*dim);
-        auto axisOf = headAxis(own, most, split, parts);
-        if (!axisOf)
-          return refuseHeads(&op, fewest, most, parts, axis);
-        heads.push_back({&operand, *dim, *axisOf});
-        for (int64_t other = 0; other < type.getRank(); ++other)
+        own.push_back({&operand, *dim, {}});
+        most = std::max(most, own.back().heads());
+        fewest = std::min(fewest, own.back().heads());
+        int64_t rank =
+            cast<RankedTensorType>(operand.get().getType()).getRank();
+        for (int64_t other = 0; other < rank; ++other)
           sequences.insert(classes.number(operand.get(), other));
       }
+      if (splitWithinShards(annotator, classes, &op, own, most, split)) {
+        within.push_back(&op);
+      } else {
+        for (HeadSplit &one : own) {
+          auto over = headAxis(one.heads(), most, split, parts);
+          if (!over)
+            return refuseHeads(&op, fewest, most, parts, axis);
+          one.axes.push_back(*over);
+        }
+      }
+      llvm::append_range(heads, own);
     }
-    // A recipe before shards the sequence inside of attention, too.
-    if (!outer.empty()) {
-      AxisList axes = outer;
-      axes.push_back(split);
-      SequenceClasses positions = sequenceClasses(classes, function);
-      for (Operation *op : attentions)
-        splitResults(annotator, classes, positions, op, axes);
-    }
-    for (auto [operand, dim, over] : heads) {
+    // A recipe before shards the sequence inside of attention, too, or products
+    // with weights by heads.
+    AxisList axes = outer;
+    axes.push_back(split);
+    SequenceClasses positions = sequenceClasses(classes, function);
+    for (Operation *op : outer.empty() ? within : attentions)
+      splitResults(annotator, classes, positions, op, axes);
+    for (const auto &[operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
           cast<RankedTensorType>(operand->get().getType()).getRank(),
           /*open=*/true);
-      sharding.dims[dim].push_back(over);
+      sharding.dims[dim] = over;
       sharding.open[dim] = false;
       OpBuilder builder(operand->getOwner());
       operand->set(annotator.constrain(builder, operand->get(), sharding));
