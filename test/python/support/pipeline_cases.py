@@ -77,10 +77,14 @@ def pairs_of(case):
 
 
 def covering():
-    """Cases by which every pair that some legal case has is covered: always the one
+    """Cases by which every pair that some legal case has is covered."""
+    return cover([case for case in map(PipelineCase, *zip(*itertools.product(
+        SCHEDULES, POSITIONS, RECIPES, MODELS))) if legal(case)])
+
+
+def cover(cases):
+    """Of `cases` some by which every pair that one of them has is covered: always the one
     that adds most pairs, of several the first."""
-    cases = [case for case in map(PipelineCase, *zip(*itertools.product(
-        SCHEDULES, POSITIONS, RECIPES, MODELS))) if legal(case)]
     missing = set().union(*map(pairs_of, cases))
     chosen = []
     while missing:
