@@ -1,13 +1,14 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Transformers of any size, as plain PyTorch modules.
+"""Models of any size, as plain PyTorch modules.
 
-`gpt`, `llama`, `switch`, `mixtral`, `bert`, `vit` and `t5` return a module whose forward takes
-inputs and labels and returns (loss, logits); labels of -100 are ignored. The command
-`python -m cleave.models` traces one without allocating its weights.
+`gpt`, `llama`, `switch`, `mixtral`, `bert`, `vit` and `t5` return a transformer whose forward
+takes inputs and labels and returns (loss, logits); labels of -100 are ignored. The command
+`python -m cleave.models` traces one without allocating its weights. `dlrm` returns a model that
+recommends.
 
-`size` has the arguments, `layers` what the models have in common, `causal`, `encoders` and
-`encoder_decoder` the models.
+`size` has the arguments, `layers` what the transformers have in common, `causal`, `encoders` and
+`encoder_decoder` the models; `recommender` has the sizes and the model of `dlrm`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import nn
 from .causal import CausalModel
 from .encoder_decoder import EncoderDecoderModel
 from .encoders import ImageModel, MaskedModel
+from .recommender import Recommender, RecommenderSize
 from .size import Size
 
 
@@ -65,6 +67,12 @@ def t5(**size) -> nn.Module:
     """An encoder and a decoder (arXiv 1910.10683) of `layers` blocks each, both of sequences
     of `seq` tokens; arguments of `Size`."""
     return EncoderDecoderModel(Size(**size))
+
+
+def dlrm(**size) -> nn.Module:
+    """Tables of embeddings beside dense features, for clicks (arXiv 1906.00091); arguments of
+    `recommender.RecommenderSize`."""
+    return Recommender(RecommenderSize(**size))
 
 
 FAMILIES = {"gpt": gpt, "llama": llama, "switch": switch, "mixtral": mixtral, "bert": bert,

@@ -223,6 +223,15 @@ void DimensionClasses::addRoles(Operation *op) {
     }
     bool product = work == graph::WorkClass::Contraction;
     bool lookup = work == graph::WorkClass::Gather && !kept;
+    // Each index of the class has its own weights, or its own table.
+    bool stacked =
+        kept && llvm::all_of(rule.operands, [&](const auto &mapping) {
+          return runsAlong(rule, mapping, i);
+        });
+    if (work == graph::WorkClass::Gather && stacked)
+      if (BlockArgument table = viewedArgument(op->getOperand(0));
+          table && graph::hasRole(function, table.getArgNumber(), "parameter"))
+        known.stacked.push_back(op);
     if (!product && !lookup) {
       known.reduced |= factor.kind == graph::FactorKind::Reduction && !kept;
       continue;
@@ -246,9 +255,7 @@ void DimensionClasses::addRoles(Operation *op) {
       if (llvm::is_contained(role, op))
         continue;
       role.push_back(op);
-      if (kept && llvm::all_of(rule.operands, [&](const auto &mapping) {
-            return runsAlong(rule, mapping, i);
-          }))
+      if (stacked)
         known.stacked.push_back(op);
     }
   }

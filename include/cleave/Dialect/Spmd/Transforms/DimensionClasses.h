@@ -36,8 +36,8 @@ struct DimensionClass {
   /// Contractions of the forward pass with a parameter that produce the class,
   /// and those that sum over it.
   llvm::SmallVector<mlir::Operation *, 2> producers, consumers;
-  /// Contractions of the forward pass with a parameter for which the class is a
-  /// batch dimension.
+  /// Contractions of the forward pass with a parameter, and lookups in one, for
+  /// which the class is a batch dimension.
   llvm::SmallVector<mlir::Operation *, 2> stacked;
   /// Ops of the forward pass that look up indices of the class in a parameter,
   /// by values of an input.

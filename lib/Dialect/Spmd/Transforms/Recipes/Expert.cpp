@@ -14,12 +14,16 @@
 /// [samples/n, experts, slots, features]      dispatched, sharded by samples
 /// [samples, experts/n, slots, features]      computed, sharded by experts
 /// ```
+/// Stacked tables of embeddings are sharded alike: whole tables over the axis,
+/// and the vectors that samples look up are exchanged (Naumov et al., "DLRM",
+/// arXiv 1906.00091, section 3).
 ///
 //===----------------------------------------------------------------------===//
 
 #include "Annotator.h"
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -187,7 +191,8 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
     const DimensionClasses &classes = annotator.classesOf(function);
     for (unsigned number : ExpertDimensions::find(classes)) {
       const DimensionClass &known = classes.all()[number];
-      auto [first, firstDim] = known.arguments.front();
+      ExpertDimensions experts(classes, number);
+      auto [first, firstDim] = experts.getMembers().front();
       AxisList kept;
       Sharding sharding = annotator.given(first);
       for (const AxisRef &other : sharding.dims[firstDim])
@@ -197,8 +202,9 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
       // Without folding, a number that is not divisible is padded later.
       bool padded = !folded && kept.empty();
       if (padded ? places < parts : places % parts != 0) {
-        InFlightDiagnostic error = known.stacked.front()->emitOpError("has ");
-        error << places << " experts"
+        Operation *op = known.stacked.front();
+        InFlightDiagnostic error = op->emitOpError("has ");
+        error << places << (isa<graph::GatherOp>(op) ? " tables" : " experts")
               << (places == known.divisor ? "" : " in each shard") << ", "
               << (padded ? "fewer than" : "not divisible by") << " the "
               << parts << " positions of axis \"" << axis << "\"";
@@ -207,9 +213,13 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
         return error;
       }
       found = true;
-      for (auto [argument, dim] : known.arguments)
+      for (auto [argument, dim] : experts.getMembers())
         annotator.split(argument, dim, axis);
-      ExpertDimensions experts(classes, number);
+      // Indices are exchanged first, so that gradients meet them at the tables.
+      for (auto [argument, dim] : experts.getMembers())
+        if (graph::hasRole(function, argument.getArgNumber(), "input") &&
+            annotator.isSplit(argument, axis))
+          annotator.splitValue(argument, dim, axis);
       if (folded) {
         TokenGathers tokens(annotator, classes, axis);
         SmallVector<OpResult> entering = experts.entering(function);
@@ -227,7 +237,8 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
   if (!found)
     return annotator.getModule().emitError()
            << "recipe 'expert': the model has no experts, that is, no batched "
-              "product in which each batch index has its own weights";
+              "product in which each batch index has its own weights, and no "
+              "batched lookup in which each has its own table";
   return success();
 }
 

@@ -6,21 +6,31 @@
 //===----------------------------------------------------------------------===//
 
 #include "ExpertDimensions.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
+/// Whether the class numbers tables. An op that cannot shard them, such as a
+/// join with other vectors or a product that sums over all of them, reads what
+/// they are exchanged into.
+static bool isOfTables(const DimensionClass &known) {
+  return llvm::all_of(known.stacked, llvm::IsaPred<graph::GatherOp>);
+}
+
 SmallVector<unsigned> ExpertDimensions::find(const DimensionClasses &classes) {
   SmallVector<unsigned> found;
-  for (auto [number, known] : llvm::enumerate(classes.all()))
-    if (!known.wholeIn && !known.samples && !known.stacked.empty() &&
-        known.consumers.empty() &&
+  for (auto [number, known] : llvm::enumerate(classes.all())) {
+    bool exchanged = known.consumers.empty() && !known.wholeIn;
+    if (!known.samples && !known.stacked.empty() &&
+        (exchanged || isOfTables(known)) &&
         llvm::all_of(known.producers, [&](Operation *producer) {
           return llvm::is_contained(known.stacked, producer);
         }))
       found.push_back(number);
+  }
   return found;
 }
 
@@ -38,8 +48,22 @@ static Value withoutAnnotations(Value value) {
 ExpertDimensions::ExpertDimensions(const DimensionClasses &classes,
                                    unsigned number)
     : classes(classes), number(number) {
-  auto [argument, dim] = classes.all()[number].arguments.front();
+  const DimensionClass &known = classes.all()[number];
+  auto [argument, dim] = known.arguments.front();
   count = sizeOf(argument, dim);
+  if (!isOfTables(known)) {
+    members = known.arguments;
+    return;
+  }
+  Value tables = known.stacked.front()->getOperand(0);
+  for (int64_t dim = 0;
+       dim < cast<RankedTensorType>(tables.getType()).getRank(); ++dim)
+    if (classes.number(tables, dim) == number)
+      count = sizeOf(tables, dim);
+  // A weight may sum over the elements of all tables' vectors.
+  for (auto entry : known.arguments)
+    if (sizeOf(entry.first, entry.second) == count)
+      members.push_back(entry);
 }
 
 std::optional<unsigned> ExpertDimensions::expertDim(Value value) const {

@@ -7,7 +7,8 @@
 ///
 /// \file
 /// Finds the dimensions of experts in a mixture of experts: batch dimensions of
-/// products with parameters in which each index has its own weights. The values
+/// products with parameters in which each index has its own weights, and of
+/// lookups in which each has its own table. The values
 /// that experts compute are `[samples, experts, slots, features]`, where each
 /// slot holds one token of a sample (the capacity of an expert).
 ///
@@ -29,6 +30,11 @@ public:
   /// Returns the numbers of the classes that are experts. Heads that have their
   /// own weights are not experts, since other products make them.
   static llvm::SmallVector<unsigned> find(const DimensionClasses &classes);
+
+  /// The arguments that have experts or tables, and their dimensions of these.
+  using Members =
+      llvm::SmallVector<std::pair<mlir::BlockArgument, unsigned>, 4>;
+  const Members &getMembers() const { return members; }
 
   /// Returns the dimension of `value` over experts. A dimension that joins
   /// experts with others, such as their slots, is not one.
@@ -53,6 +59,7 @@ private:
   unsigned number;
   /// The number of experts.
   int64_t count;
+  Members members;
 };
 
 } // namespace cleave::spmd

@@ -63,7 +63,7 @@ static const Recipe recipes[] = {
      3},
     {{"expert",
       {{"ep", kSamples}},
-      "the samples, and the experts of mixtures of experts",
+      "the samples, and the experts of mixtures of experts or stacked tables",
       /*even=*/false,
       /*inTurn=*/false,
       /*sumsInParts=*/false,
