@@ -18,7 +18,7 @@ import dataclasses
 import torch
 from torch import nn
 
-from .causal import CausalModel
+from .causal import CausalModel, blocks_of
 from .encoder_decoder import EncoderDecoderModel
 from .encoders import ImageModel, MaskedModel
 from .recommender import Recommender, RecommenderSize
@@ -46,7 +46,7 @@ def vit(**size) -> nn.Module:
 
 
 def switch(**size) -> nn.Module:
-    """A `gpt` whose feed-forward parts are experts; arguments of `Size`."""
+    """A `gpt` whose feed-forward parts are experts, or one of `every`; arguments of `Size`."""
     return CausalModel(_routed(size, choices=1, capacity=1.25), rotary=False, sparse=True)
 
 
@@ -77,6 +77,11 @@ def dlrm(**size) -> nn.Module:
 
 FAMILIES = {"gpt": gpt, "llama": llama, "switch": switch, "mixtral": mixtral, "bert": bert,
             "vit": vit, "t5": t5}
+
+
+def blocks_of_layer(family: str, size: Size) -> int:
+    """The number of blocks of each layer of the lists `LAYERS` of a family."""
+    return blocks_of(size, family in ("switch", "mixtral"))
 
 
 def example_inputs(family: str, batch: int, size: Size, device: str = "cpu"):

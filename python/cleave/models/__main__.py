@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from . import FAMILIES, example_inputs
+from . import FAMILIES, blocks_of_layer, example_inputs
 from .size import Size
 
 _EPILOG = """example:
@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--vocab", type=int, help="tokens, or classes of vit (default: 50257; vit: 1000)")
     add("--dropout", type=float, default=0.0, help="probability (default: %(default)s)")
     add("--experts", type=int, default=8, help="switch, mixtral: experts (default: %(default)s)")
+    add("--every", type=int, default=1, help="switch, mixtral: blocks of which the last one has "
+        "experts (default: %(default)s)")
     add("--choices", type=int, help="switch, mixtral: experts of a token (default: switch 1, "
         "mixtral 2)")
     add("--capacity", type=float, help="switch, mixtral: places of an expert, in units of its "
@@ -59,9 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
         vocab = 1000 if options.family == "vit" else 50257
     settings = dict(hidden=options.hidden, heads=options.heads, layers=options.layers,
                     seq=options.seq, vocab=vocab, kv_heads=options.kv_heads, ffn=options.ffn,
-                    dropout=options.dropout, experts=options.experts, choices=options.choices,
-                    capacity=options.capacity, noisy=options.noisy, image=options.image,
-                    patch=options.patch)
+                    dropout=options.dropout, experts=options.experts, every=options.every,
+                    choices=options.choices, capacity=options.capacity, noisy=options.noisy,
+                    image=options.image, patch=options.patch)
     try:
         size = Size(**settings)
     except ValueError as error:
@@ -87,15 +89,16 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
             check_writable(options.weights)
         torch.manual_seed(options.seed)
         # Weights are those of all layers; without them, a few layers are traced for all.
-        layers = options.layers if options.weights else min(options.layers, TRACED)
+        blocks = blocks_of_layer(options.family, size)
+        whole = options.layers // blocks
+        layers = whole if options.weights else min(whole, TRACED)
         try:
             with torch.device(device):
-                module = FAMILIES[options.family](**{**settings, "layers": layers})
+                module = FAMILIES[options.family](**{**settings, "layers": layers * blocks})
         except RuntimeError as error:
             # The sizes are above the limits of tensors, or of this machine's memory.
             raise ValueError(f"a model of this size cannot be built: {error}") from error
-        repeated = [Repeated(name, options.layers) for name in module.LAYERS] \
-            if layers < options.layers else []
+        repeated = [Repeated(name, whole) for name in module.LAYERS] if layers < whole else []
         traced = trace(module, example_inputs(options.family, options.batch, size, device),
                        logits=not options.no_logits, repeated=repeated)
         if options.weights:

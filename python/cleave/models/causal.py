@@ -8,13 +8,19 @@ import torch
 from torch import nn
 
 from ..moe import Experts
-from .layers import (Attention, Block, FeedForward, feed_forward_width, gelu_tanh, initialize,
-                     next_token_loss, rotary_table)
+from .layers import (Attention, Block, BlockGroup, FeedForward, feed_forward_width, gelu_tanh,
+                     initialize, next_token_loss, rotary_table)
 from .size import Size
 
 
+def blocks_of(size: Size, sparse: bool) -> int:
+    """The number of blocks of each of the layers that are alike."""
+    return size.every if sparse else 1
+
+
 class CausalModel(nn.Module):
-    """A decoder: from tokens to logits of the next token."""
+    """A decoder: from tokens to logits of the next token. With `sparse` the last one of
+    `every` blocks has experts; several blocks of which one has some are an item of `blocks`."""
 
     #: Lists of layers that are alike.
     LAYERS = ("blocks",)
@@ -30,13 +36,20 @@ class CausalModel(nn.Module):
         self.tokens = nn.Embedding(size.vocab, size.hidden)
         self.positions = None if rotary else nn.Embedding(size.seq, size.hidden)
         self.dropout = nn.Dropout(size.dropout)
-        self.blocks = nn.ModuleList(
-            Block(size, Attention(size, True, not rotary, rotary),
-                  Experts(size.hidden, feed_forward_width(size, rotary), size.experts,
-                          choices=size.choices, capacity=size.capacity or None,
-                          noisy=size.noisy, gated=rotary) if sparse
-                  else FeedForward(size, rotary, not rotary, gelu_tanh), norm)
-            for _ in range(size.layers))
+
+        def block(routed):
+            part = FeedForward(size, rotary, not rotary, gelu_tanh) if not routed else Experts(
+                size.hidden, feed_forward_width(size, rotary), size.experts,
+                choices=size.choices, capacity=size.capacity or None, noisy=size.noisy,
+                gated=rotary)
+            return Block(size, Attention(size, True, not rotary, rotary), part, norm)
+
+        def group():
+            if blocks_of(size, sparse) == 1:
+                return block(sparse)
+            return BlockGroup([*(block(False) for _ in range(size.every - 1)), block(True)])
+
+        self.blocks = nn.ModuleList(group() for _ in range(size.layers // blocks_of(size, sparse)))
         self.norm = norm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocab, bias=False)
         tied = (not rotary) if size.tied is None else size.tied

@@ -118,6 +118,15 @@ class Block(nn.Module):
         return x + self.dropout(y)
 
 
+class BlockGroup(nn.ModuleList):
+    """Blocks one after the other, called as one."""
+
+    def forward(self, x, table=None, mask=None, losses=None):
+        for block in self:
+            x = block(x, table, mask, losses)
+        return x
+
+
 def initialize(module: nn.Module, layers: int) -> None:
     """Normal weights of deviation 0.02, smaller for the last layer of a block's
     part."""

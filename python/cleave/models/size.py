@@ -31,8 +31,11 @@ class Size:
     #: Whether the head's weight is the token embedding; None: the default of the
     #: family.
     tied: bool | None = None
-    #: Experts of each feed-forward part (switch, mixtral).
+    #: Experts of each feed-forward part that has some (switch, mixtral).
     experts: int = 8
+    #: Blocks of which the last one has experts, a divisor of layers: 1 of all of them, 2 of
+    #: every second one (switch, mixtral).
+    every: int = 1
     #: Experts that each token chooses; None: the default of the family (switch 1,
     #: mixtral 2).
     choices: int | None = None
@@ -49,7 +52,7 @@ class Size:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "heads", "layers", "seq", "vocab", "image", "patch", "kv_heads",
-                     "ffn", "experts", "choices"):
+                     "ffn", "experts", "choices", "every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
@@ -63,5 +66,7 @@ class Size:
             raise ValueError(f"choices ({self.choices}) must not exceed experts ({self.experts})")
         if self.capacity is not None and self.capacity < 0:
             raise ValueError(f"capacity is {self.capacity}; it must not be negative")
+        if self.layers % self.every:
+            raise ValueError(f"layers ({self.layers}) must be a multiple of every ({self.every})")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it must be at least 0 and below 1")

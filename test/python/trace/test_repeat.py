@@ -21,6 +21,8 @@ CASES = {
     **{family: (family, dict(dropout=0.1)) for family in FAMILIES},
     "switch-noisy": ("switch", dict(noisy=True, choices=2)),
     "llama-tied": ("llama", dict(tied=True, kv_heads=1)),
+    # A layer is two blocks, of which one has experts.
+    "switch-second": ("switch", dict(every=2, choices=2)),
 }
 
 
@@ -47,7 +49,7 @@ def test_text_is_that_of_all_layers(case):
     layers = TRACED + 1 + len(case) % 3
 
     def build(count):
-        return FAMILIES[family](**size, layers=count)
+        return FAMILIES[family](**size, layers=count * size.get("every", 1))
 
     inputs = example_inputs(family, 2, Size(**size), "meta")
     whole, few = both(build, inputs, build(1).LAYERS, layers)
