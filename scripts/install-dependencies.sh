@@ -12,6 +12,7 @@ packages=(
   libdnnl-dev libgtest-dev
   libopenmpi-dev openmpi-bin
   python3 python3-dev python3-venv
+  postgresql
 )
 
 missing=()
@@ -30,6 +31,12 @@ if ((${#missing[@]})); then
     sudo=sudo
   fi
   echo "installing: ${missing[*]}"
+  # Tests start a PostgreSQL server of their own: none for the machine is set up.
+  if [[ " ${missing[*]} " == *" postgresql "* && ! -d /etc/postgresql-common ]]; then
+    $sudo mkdir -p /etc/postgresql-common/createcluster.d
+    echo "create_main_cluster = false" |
+      $sudo tee /etc/postgresql-common/createcluster.d/cleave.conf >/dev/null
+  fi
   $sudo apt-get update -qq
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq \
     --no-install-recommends "${missing[@]}" >/dev/null

@@ -19,6 +19,7 @@ first use, so that `import cleave` is quick. The files:
     messages, version             wording of messages; the version
     moe, philox                   experts in plain PyTorch; random numbers of the compiler
     trace/, models/, testing/     from PyTorch to the graph dialect; models; helpers of tests
+    feed/                         data from a database
     Extension, RuntimeExtension, Bindings, PySession, PyProcesses
                                   the native modules: compiler and runtime, the runtime alone
 """
@@ -54,7 +55,7 @@ _LAZY = {
     "cosine": "optim",
     "linear": "optim",
 }
-_MODULES = ("models", "optim", "trace")
+_MODULES = ("feed", "models", "optim", "trace")
 
 __all__ = sorted([*_LAZY, *_MODULES, "__version__"])
 

@@ -5,7 +5,7 @@
 A folder holds the tests of one: `trace` (the front end), `graph`, `spmd`,
 `pipe`, `exec` (the dialects), `native` (generated code against the
 interpreter), `interpreter`, `step` (cleave.compile and its step), `reports`,
-`run` (cleave-run, checkpoints, processes), `docs` (what pages say), `examples`.
+`run` (cleave-run, checkpoints, processes), `feed` (databases), `docs` (what pages say), `examples`.
 """
 import importlib
 import os

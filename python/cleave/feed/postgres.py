@@ -1,0 +1,76 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Rows of a PostgreSQL database."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from .source import SQL, FeedError, driver
+
+
+class Postgres(SQL):
+    """The rows of a query to a PostgreSQL server, which is only read. Needs the driver
+    `psycopg` (`pip install 'cleave[postgres]'`).
+
+    Args:
+        server: what libpq connects to: "postgresql://user@host/database" or
+            "host=... dbname=...". A password belongs into the environment (PGPASSWORD) or
+            ~/.pgpass.
+        query: a SELECT, without an order of its own.
+        key: the column of its result by which rows are ordered: unique, not null.
+        parameters: values for `%s` in the query, or by name for `%(name)s`; with them, a `%` of
+            its own is written `%%`.
+    """
+
+    _mark, _named = "%s", "%({})s"
+
+    def __init__(self, server: str, query: str, *, key: str = "id",
+                 parameters: Sequence[Any] | Mapping[str, Any] = ()):
+        super().__init__(database_name(server), query, key, parameters)
+        self._server = server
+        if not parameters:
+            self._text = self._text.replace("%", "%%")
+
+    def _connect(self):
+        connection = connect(self._server)
+        connection.row_factory = driver("psycopg.rows", "postgres").dict_row
+        connection.read_only = True
+        return connection
+
+    def _rows(self, text, given):
+        psycopg = driver("psycopg", "postgres")
+        connection = self._connected()
+        try:
+            with connection.transaction(), connection.cursor() as cursor:
+                return cursor.execute(text, given).fetchall()
+        except psycopg.Error as error:
+            if connection.closed:
+                self._connection = None  # The next page connects again.
+            raise FeedError(one_line(error)) from error
+
+
+def connect(server: str):
+    """A connection. Raises FeedError if there is none."""
+    psycopg = driver("psycopg", "postgres")
+    try:
+        return psycopg.connect(server, autocommit=True, connect_timeout=30)
+    except psycopg.Error as error:
+        raise FeedError(f"{database_name(server)}: cannot connect: {one_line(error)}"
+                        ) from error
+
+
+def database_name(server: str) -> str:
+    """The host and the name of a database, for messages."""
+    psycopg = driver("psycopg", "postgres")
+    try:
+        facts = psycopg.conninfo.conninfo_to_dict(server)
+    except psycopg.Error as error:
+        raise ValueError(f"server is not what libpq connects to: {one_line(error)}"
+                         ) from None
+    return f"postgresql {facts.get('host', 'localhost')}/{facts.get('dbname', '')}".rstrip("/")
+
+
+def one_line(error: Exception) -> str:
+    """The message of the server, in one line."""
+    return " ".join(str(error).split())
