@@ -19,7 +19,7 @@ first use, so that `import cleave` is quick. The files:
     messages, version             wording of messages; the version
     moe, philox                   experts in plain PyTorch; random numbers of the compiler
     trace/, models/, testing/     from PyTorch to the graph dialect; models; helpers of tests
-    feed/                         data from a database
+    feed/                         data from a database, and models into one
     Extension, RuntimeExtension, Bindings, PySession, PyProcesses
                                   the native modules: compiler and runtime, the runtime alone
 """
