@@ -52,10 +52,7 @@ static llvm::StringRef kindName(LearningRate::Kind kind) {
 }
 
 std::string Trainer::describeRun() const {
-  llvm::json::Object facts{{"data", llvm::json::fixUTF8(options.data)},
-                           {"data_tokens", data->size()},
-                           {"data_digest", digest(*data)},
-                           {"sequence_length", length},
+  llvm::json::Object facts{{"sequence_length", length},
                            {"label_shift", shift},
                            {"lr", options.learningRate.rate},
                            {"lr_schedule", kindName(options.learningRate.kind)},
@@ -63,6 +60,16 @@ std::string Trainer::describeRun() const {
                            {"steps", options.learningRate.steps},
                            {"min_lr", options.learningRate.minimum},
                            {"batch", batch}};
+  if (command) {
+    facts["data_command"] = llvm::json::fixUTF8(options.dataCommand);
+    facts["data_epoch"] = commandUsed.epoch;
+    facts["data_sequence"] = commandUsed.sequence;
+    facts["data_digest"] = hex(commandUsed.digest);
+  } else {
+    facts["data"] = llvm::json::fixUTF8(options.data);
+    facts["data_tokens"] = data->size();
+    facts["data_digest"] = digest(*data);
+  }
   if (!options.tokenizer.empty())
     if (auto file = llvm::MemoryBuffer::getFile(options.tokenizer))
       facts["tokenizer"] = hex(
@@ -133,22 +140,34 @@ Error Trainer::compareRun(const TrainingState &state) const {
     changes += "  " + name.str() + ": " + text(own.get(name)) + ", was " +
                text(old.get(name)) + "\n";
   };
+  auto isOfData = [](llvm::StringRef name) {
+    return llvm::is_contained(
+        {"data", "data_tokens", "data_digest", "data_epoch", "data_sequence"},
+        name);
+  };
   for (const auto &[name, value] : own)
-    if (differs(name) && name != "data_digest" && name != "data")
+    if (differs(name) && !isOfData(name))
       add(name);
   for (const auto &[name, value] : old)
-    if (!own.get(name))
+    if (!own.get(name) && !isOfData(name))
       add(name);
-  // The same tokens may be in another file.
-  if (differs("data_digest") || differs("data_tokens")) {
+  // The same tokens may be in another file. What a command writes is compared
+  // when it is read.
+  bool both = old.get("data_command") && command;
+  if (!both && (differs("data_digest") || differs("data_tokens"))) {
     if (!options.acceptChanges)
       return makeError(
-          resumeFrom + ": the run had other data (" + text(old.get("data")) +
-          ", " + text(old.get("data_tokens")) + " tokens), and " +
-          Twine(state.dataPosition) +
+          resumeFrom + ": the run had other data (" +
+          (old.get("data_command")
+               ? "of the command " + text(old.get("data_command"))
+               : text(old.get("data")) + ", " + text(old.get("data_tokens")) +
+                     " tokens") +
+          "), and " + Twine(state.dataPosition) +
           " sequences of it were used; --accept-changes continues with " +
-          options.data + " from that number on");
-    add("data");
+          (command ? "the data command" : options.data) +
+          " from that number on");
+    if (!command)
+      add("data");
   }
   if (!changes.empty())
     out() << "changed since the checkpoint:\n" << changes;

@@ -176,6 +176,9 @@ Error Trainer::loadState() {
     if (!state)
       return explainResume(state.takeError());
     position = state->dataPosition;
+    if (command)
+      if (Error error = seekCommand(*state))
+        return error;
     out() << "resumed from " << resumeFrom << " after step " << state->step
           << "\n";
     if (state->threads != session->getThreads())
@@ -192,39 +195,6 @@ Error Trainer::loadState() {
   if (!options.weights.empty())
     return Error::success();
   return session->initialiseRandomly(seed);
-}
-
-Error Trainer::openData() {
-  auto open = [&](const std::string &path, std::optional<TokenData> &tokens,
-                  std::optional<WindowOrder> &windows, bool shuffle) -> Error {
-    Expected<TokenData> opened =
-        TokenData::open(path, options.tokenizer, options.tokenType);
-    if (!opened)
-      return opened.takeError();
-    tokens.emplace(std::move(*opened));
-    windows.emplace(tokens->size(), length + shift, shift, shuffle,
-                    static_cast<uint64_t>(seed));
-    if (windows->size() == 0)
-      return makeError(path + ": " + Twine(tokens->size()) +
-                       " tokens do not fill one sequence of " +
-                       Twine(length + shift));
-    out() << path << ": " << tokens->size() << " tokens, " << windows->size()
-          << " sequences of " << length;
-    if (windows->leftOver())
-      out() << "; the last " << windows->leftOver()
-            << " tokens do not fill a sequence and are not used";
-    out() << "\n";
-    return Error::success();
-  };
-  if (Error error = open(options.data, data, order, /*shuffle=*/true))
-    return error;
-  if (options.evalData.empty())
-    return Error::success();
-  if (!session->hasEntry("evaluate"))
-    return makeError(options.artifact +
-                     ": the program cannot evaluate; compile it with an "
-                     "'evaluate' entry or leave out --eval-data");
-  return open(options.evalData, evalTokens, evalOrder, /*shuffle=*/false);
 }
 
 /// A new run does not write next to the checkpoints of another run, and a
@@ -331,6 +301,9 @@ Error Trainer::setUp() {
   }
   sessionOptions.seed = seed;
   residentBefore = residentBytes("VmRSS");
+  // Before this thread is bound to a core.
+  if (!options.dataCommand.empty())
+    command.emplace(options.dataCommand, options.tokenizer);
   Expected<std::unique_ptr<Session>> opened =
       Session::open(options.artifact, sessionOptions);
   if (!opened)
@@ -353,10 +326,11 @@ Error Trainer::setUp() {
                      llvm::toString(std::move(error)));
   if (Error error = openData())
     return error;
-  if (Error error =
-          session->agree({{"the training data (hash)", data->hash()},
-                          {"the evaluation data (hash)",
-                           evalTokens ? evalTokens->hash() : "none"}}))
+  if (Error error = session->agree(
+          {{"--data-command", options.dataCommand},
+           {"the training data (hash)", data ? data->hash() : "none"},
+           {"the evaluation data (hash)",
+            evalTokens ? evalTokens->hash() : "none"}}))
     return error;
   if (Error error = loadState())
     return error;

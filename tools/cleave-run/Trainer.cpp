@@ -26,48 +26,6 @@ using llvm::Twine;
 // Steps
 //===----------------------------------------------------------------------===//
 
-Error Trainer::fillBatch(const TokenData &tokens, WindowOrder &windows,
-                         int64_t at, int64_t rows) {
-  auto take = [&](const Tensor *tensor, int64_t index, int64_t &to) -> Error {
-    to = tokens[index];
-    if (!tensor || acceptsId(*tensor, to))
-      return Error::success();
-    std::string range = tensor->upperBound > 0
-                            ? "0 to " + std::to_string(tensor->upperBound - 1)
-                            : "integers of 32 bits";
-    return makeError(tokens.getPath() + ": token " + Twine(index) + " is " +
-                     Twine(to) + ", but input '" + tensor->name + "' takes " +
-                     range +
-                     ": are the tokens those of this model's tokenizer?");
-  };
-  for (int64_t b = 0; b < batch; ++b) {
-    int64_t start = windows.start(at + std::min(b, rows - 1));
-    for (int64_t i = 0; i < length; ++i) {
-      size_t to = static_cast<size_t>(b * length + i);
-      if (Error error = take(ids, start + i, idsBuffer[to]))
-        return error;
-      if (b >= rows && labels)
-        labelsBuffer[to] = labels->ignoreIndex;
-      else if (Error error = take(labels, start + i + shift, labelsBuffer[to]))
-        return error;
-    }
-  }
-  auto set = [&](const Tensor *tensor,
-                 const std::vector<int64_t> &values) -> Error {
-    if (!tensor)
-      return Error::success();
-    if (tensor->dtype == DType::I64)
-      return session->setInput(tensor->name, values.data(), DType::I64,
-                               tensor->shape);
-    std::vector<int32_t> narrow(values.begin(), values.end());
-    return session->setInput(tensor->name, narrow.data(), DType::I32,
-                             tensor->shape);
-  };
-  if (Error error = set(ids, idsBuffer))
-    return error;
-  return set(labels, labelsBuffer);
-}
-
 llvm::json::Value cleave::run::jsonNumber(double value) {
   if (std::isfinite(value))
     return value;
@@ -101,7 +59,13 @@ Error Trainer::reportSkipped(int64_t index, const StepResult &result,
 }
 
 Error Trainer::trainStep(int64_t index) {
-  if (Error error = fillBatch(*data, *order, position, batch))
+  if (command) {
+    Expected<bool> read = readCommand();
+    if (!read || !*read)
+      return read.takeError();
+  }
+  if (Error error = command ? fillFromCommand()
+                            : fillBatch(*data, *order, position, batch))
     return error;
   // Rates are those of updates; a skipped step is none.
   double rate = options.learningRate.at(index - session->getSkipped());
@@ -119,6 +83,8 @@ Error Trainer::trainStep(int64_t index) {
   if (traced)
     tracedSteps.push_back({clock, session->traceClock() - clock});
   position += batch;
+  if (command)
+    commandUsed = command->getPosition();
   if (!result->skipped.empty())
     return reportSkipped(index, *result, scale->scale);
   Expected<double> loss = session->getScalar("loss");
@@ -253,6 +219,10 @@ Expected<int> Trainer::run() {
     failure = trainStep(index);
     if (failure)
       break;
+    if (session->getStep() == index) {
+      stopped();
+      break; // a signal came while the command wrote nothing
+    }
     if (evalTokens && options.evalEvery > 0 &&
         ((index + 1) % options.evalEvery == 0 || index + 1 == last))
       failure = evaluate();

@@ -8,9 +8,11 @@
 #ifndef CLEAVE_TOOLS_CLEAVERUN_TRAINER_H
 #define CLEAVE_TOOLS_CLEAVERUN_TRAINER_H
 
+#include "cleave/Runtime/Session/CommandData.h"
 #include "cleave/Runtime/Session/LearningRate.h"
 #include "cleave/Runtime/Session/Session.h"
 #include "cleave/Runtime/Session/TokenData.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 #include <optional>
@@ -23,7 +25,7 @@ enum class ProgressForm : uint8_t { Auto, Bar, Lines, None };
 
 /// The options of the command line.
 struct Options {
-  std::string artifact, data, tokenizer, tokenType;
+  std::string artifact, data, dataCommand, tokenizer, tokenType;
   /// Files of weights; a later one replaces what an earlier one has given.
   std::vector<std::string> weights;
   std::string evalData, saveDirectory, resume, log, trace;
@@ -67,6 +69,13 @@ private:
   double smoothed = 0;
 };
 
+/// The sequences of a batch: the token at place `i` of row `b`, and where it is
+/// in the data.
+struct Sequences {
+  llvm::function_ref<int64_t(int64_t b, int64_t i)> token;
+  llvm::function_ref<std::string(int64_t b, int64_t i)> place;
+};
+
 class Trainer {
 public:
   explicit Trainer(const Options &options) : options(options) {}
@@ -88,6 +97,10 @@ private:
   /// Says how to continue if the latest of several checkpoints is damaged.
   llvm::Error explainResume(llvm::Error error) const;
   llvm::Error openData();
+  /// Reads what the run of a checkpoint has read of the command.
+  llvm::Error seekCommand(const runtime::TrainingState &state);
+  /// Reads a batch of the command; false if a signal ends the run before.
+  llvm::Expected<bool> readCommand();
   llvm::Error openLog();
   llvm::Error checkOthers() const;
   /// The facts of this run for a checkpoint, as JSON.
@@ -97,11 +110,14 @@ private:
   llvm::Error compareRun(const runtime::TrainingState &state) const;
   /// The command that resumes from a checkpoint.
   std::string resumeCommand(llvm::StringRef checkpoint) const;
-  /// Fills the inputs with the windows from `position` on; rows from `rows` on
-  /// are padding.
+  /// Fills the inputs with sequences; rows from `rows` on are padding.
+  llvm::Error fillBatch(const Sequences &sequences, int64_t rows);
+  /// The same with the windows from `position` on.
   llvm::Error fillBatch(const runtime::TokenData &data,
                         runtime::WindowOrder &order, int64_t position,
                         int64_t rows);
+  /// The same with what `readCommand` has read.
+  llvm::Error fillFromCommand();
   /// Adds a line of JSON to the log, if there is one.
   llvm::Error writeLog(llvm::json::Object line);
   llvm::Error trainStep(int64_t index);
@@ -133,6 +149,11 @@ private:
   std::vector<int64_t> idsBuffer, labelsBuffer;
   std::optional<runtime::TokenData> data, evalTokens;
   std::optional<runtime::WindowOrder> order, evalOrder;
+  /// In the place of `data`: the sequences of a batch, and the position after
+  /// the last step.
+  std::optional<runtime::CommandData> command;
+  std::vector<int64_t> commandRows;
+  runtime::CommandPosition commandUsed;
   std::unique_ptr<llvm::raw_fd_ostream> log;
   std::optional<Progress> progress;
   /// The latest checkpoint of this run.

@@ -59,6 +59,16 @@ struct Flags {
   cl::opt<std::string> data{
       "data", cl::desc("Training tokens: .bin, .npy, or text with --tokenizer"),
       cl::value_desc("file"), cl::cat(dataCategory)};
+  cl::opt<std::string> dataCommand{
+      "data-command",
+      cl::desc("Instead of --data: a command for /bin/sh that writes rows to "
+               "its standard output, each a line with the tokens of a document "
+               "(integers, separated by spaces, tabs or commas, also within "
+               "brackets), or with --tokenizer the document, as a JSON string. "
+               "Rows are joined, in their order, and cut into sequences. At "
+               "its end it is started again, with the number of the epoch in "
+               "CLEAVE_EPOCH; a status other than 0 ends the run"),
+      cl::value_desc("command"), cl::cat(dataCategory)};
   cl::opt<std::string> tokenizer{
       "tokenizer", cl::desc("Tokenizer for text (tokenizers JSON)"),
       cl::value_desc("file"), cl::cat(dataCategory)};
@@ -197,8 +207,12 @@ struct Flags {
 } // namespace
 
 std::string Flags::check() const {
-  if (data.empty())
-    return "--data is missing";
+  if (data.empty() && dataCommand.empty())
+    return dataCommand.getNumOccurrences()
+               ? "--data-command is empty"
+               : "--data is missing, or --data-command";
+  if (!data.empty() && dataCommand.getNumOccurrences())
+    return "--data and --data-command exclude one another";
   if (llvm::is_contained(weights, ""))
     return "there are no weights to start from: --weights is empty";
   int starts = !weights.empty() + !resume.empty() + randomInit;
@@ -257,7 +271,8 @@ std::string Flags::check() const {
   auto isText = [](llvm::StringRef path) {
     return !path.empty() && !path.ends_with(".npy") && !path.ends_with(".bin");
   };
-  if (!tokenizer.empty() && !isText(data) && !isText(evalData))
+  if (!tokenizer.empty() && dataCommand.empty() && !isText(data) &&
+      !isText(evalData))
     return "--tokenizer has no effect: data that ends in .bin or .npy is "
            "tokens already";
   if (!idsInput.empty() && idsInput == labelsInput)
@@ -353,6 +368,7 @@ int main(int argc, char **argv) {
   options.artifact = flags.artifact;
   options.weights.assign(flags.weights.begin(), flags.weights.end());
   options.data = flags.data;
+  options.dataCommand = flags.dataCommand;
   options.tokenizer = flags.tokenizer;
   options.tokenType = flags.tokenType;
   options.evalData = flags.evalData;
