@@ -230,6 +230,20 @@ json::Object cleave::predictStep(ModuleOp module, const Program &program,
           12.0 * static_cast<double>(c.scatterAdd.count) *
               static_cast<double>(c.scatterAdd.columns));
       return;
+    case CommandKind::TopK:
+      // Rows are read five times, and what is selected is sorted.
+      add(c, "largest elements", 0, rates->float32,
+          20.0 * static_cast<double>(c.topK.rows) * c.topK.columns +
+              100.0 * static_cast<double>(c.topK.rows) * c.topK.k);
+      return;
+    case CommandKind::Orthonormalize: {
+      // A pass over the columns in f64 for each reflection, and three others.
+      const OrthonormalizeCommand &o = c.orthonormalize;
+      double pass = 16.0 * static_cast<double>(o.batch) * o.rows * o.columns;
+      add(c, "orthonormal columns", operations, rates->float32 / 2,
+          pass * static_cast<double>(o.columns + 3));
+      return;
+    }
     case CommandKind::Copy:
       add(c, "copies", 0, rates->float32, copyBytes(c.copy));
       return;

@@ -48,6 +48,7 @@ llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
   exec::populateSelectContract(patterns, {});
   exec::populateSelectAttention(patterns);
   exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1, {});
+  exec::populateSelectOrthonormalize(patterns);
   llvm::DenseSet<OperationName> names;
   for (const auto &pattern : patterns.getNativePatterns())
     if (std::optional<OperationName> root = pattern->getRootKind())

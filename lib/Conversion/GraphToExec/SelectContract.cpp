@@ -623,7 +623,8 @@ bool cleave::exec::isFusible(Operation *op) {
              graph::GraphDialect::getDialectNamespace() &&
          !isa<graph::ContractOp, graph::LinearOp, graph::AttentionOp,
               graph::AttentionGradOp, graph::AttentionBiasGradOp,
-              graph::ScatterAddOp, graph::HeadLossOp, graph::GatherOp>(op);
+              graph::ScatterAddOp, graph::OrthonormalizeOp, graph::HeadLossOp,
+              graph::GatherOp>(op);
 }
 
 void cleave::exec::populateSelectContract(RewritePatternSet &patterns,

@@ -52,6 +52,8 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
     populateSelectAttention(select);
     populateSelectHeadLoss(select, chunkBytes, forms);
     populateSelectCheck(select);
+    populateSelectOrthonormalize(select);
+    populateSelectTopK(select);
     populateAccumulate(accumulate);
     if (products16)
       populateSelectEpilogues(epilogues);

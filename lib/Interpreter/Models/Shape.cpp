@@ -202,6 +202,29 @@ static LogicalResult evaluateConcat(ConcatOp op, const RefArgs &args,
   return success();
 }
 
+static LogicalResult evaluatePackBits(PackBitsOp, const RefArgs &args,
+                                      Results results, ReferenceContext &) {
+  int64_t flags = args[0].shape.back(), bytes = results[0].shape.back();
+  for (int64_t i = 0; i < args[0].size(); ++i) {
+    int64_t &byte = results[0].ints[i / flags * bytes + i % flags / 8];
+    // The largest bit is the sign.
+    int64_t bit = i % flags % 8;
+    if (args[0].ints[i])
+      byte += bit == 7 ? -128 : int64_t(1) << bit;
+  }
+  return success();
+}
+
+static LogicalResult evaluateUnpackBits(UnpackBitsOp, const RefArgs &args,
+                                        Results results, ReferenceContext &) {
+  int64_t flags = results[0].shape.back(), bytes = args[0].shape.back();
+  for (int64_t i = 0; i < results[0].size(); ++i) {
+    int64_t byte = args[0].ints[i / flags * bytes + i % flags / 8];
+    results[0].ints[i] = byte >> (i % flags % 8) & 1;
+  }
+  return success();
+}
+
 void cleave::attachShapeModels(MLIRContext *c) {
   ReferenceModel<ReduceOp, evaluateReduce>::attach(c);
   ReferenceModel<CumulativeSumOp, evaluateCumulativeSum>::attach(c);
@@ -212,4 +235,6 @@ void cleave::attachShapeModels(MLIRContext *c) {
   ReferenceModel<SliceOp, evaluateSlice>::attach(c);
   ReferenceModel<PadOp, evaluatePad>::attach(c);
   ReferenceModel<ConcatOp, evaluateConcat>::attach(c);
+  ReferenceModel<PackBitsOp, evaluatePackBits>::attach(c);
+  ReferenceModel<UnpackBitsOp, evaluateUnpackBits>::attach(c);
 }

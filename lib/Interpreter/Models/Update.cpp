@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Models.h"
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -163,6 +164,94 @@ static LogicalResult evaluateDecode(DecodeOp op, const RefArgs &args,
   return success();
 }
 
+/// `I - tau v v^T` on the rows from `first` on; the identity where tau is 0.
+struct Reflection {
+  int64_t first = 0;
+  std::vector<double> v;
+  double tau = 0;
+
+  void apply(std::vector<double> &column) const {
+    double dot = 0;
+    for (size_t i = 0; i < v.size(); ++i)
+      dot += v[i] * column[first + i];
+    for (size_t i = 0; i < v.size(); ++i)
+      column[first + i] -= tau * dot * v[i];
+  }
+};
+
+static double normOf(ArrayRef<double> x) {
+  double sum = 0;
+  for (double each : x)
+    sum += each * each;
+  return std::sqrt(sum);
+}
+
+/// Replaces the columns of a matrix by those of its Q; see the op's
+/// description.
+static void orthonormalize(MutableArrayRef<std::vector<double>> columns,
+                           double tolerance) {
+  std::vector<double> norms, signs(columns.size(), 1.0);
+  for (std::vector<double> &column : columns) {
+    double largest = 0;
+    for (double x : column)
+      largest = std::max(largest, std::abs(x));
+    int exponent = 0;
+    std::frexp(largest, &exponent);
+    for (double &x : column)
+      x = std::ldexp(x, -exponent);
+    norms.push_back(normOf(column));
+  }
+  std::vector<Reflection> reflections(columns.size());
+  for (size_t j = 0; j < columns.size(); ++j) {
+    ArrayRef<double> rest = ArrayRef(columns[j]).drop_front(j);
+    double norm = normOf(rest);
+    if (norm <= tolerance * norms[j])
+      continue;
+    Reflection &h = reflections[j];
+    double diagonal = rest[0] < 0 ? norm : -norm;
+    signs[j] = diagonal < 0 ? -1 : 1;
+    h.first = static_cast<int64_t>(j);
+    h.tau = (diagonal - rest[0]) / diagonal;
+    for (double x : rest)
+      h.v.push_back(x / (rest[0] - diagonal));
+    h.v[0] = 1;
+    for (std::vector<double> &later : columns.drop_front(j + 1))
+      h.apply(later);
+  }
+  for (size_t c = 0; c < columns.size(); ++c) {
+    std::fill(columns[c].begin(), columns[c].end(), 0.0);
+    columns[c][c] = signs[c];
+    for (const Reflection &h : llvm::reverse(reflections))
+      h.apply(columns[c]);
+  }
+}
+
+static LogicalResult evaluateOrthonormalize(OrthonormalizeOp op,
+                                            const RefArgs &args,
+                                            Results results,
+                                            ReferenceContext &context) {
+  const RefTensor &input = args[0];
+  int64_t count = input.shape.back(), rows = input.shape[input.rank() - 2];
+  bool wide =
+      context.precision == Precision::Exact || input.element.isF64();
+  for (int64_t first = 0; first < input.size(); first += rows * count) {
+    ArrayRef<double> matrix =
+        ArrayRef(input.floats).slice(first, rows * count);
+    double *to = results[0].floats.data() + first;
+    if (!llvm::all_of(matrix, [](double x) { return std::isfinite(x); })) {
+      std::fill_n(to, rows * count, std::nan(""));
+      continue;
+    }
+    std::vector<std::vector<double>> columns(count);
+    for (int64_t i = 0; i < rows * count; ++i)
+      columns[i % count].push_back(matrix[i]);
+    orthonormalize(columns, wide ? 0x1p-39 : 0x1p-17);
+    for (int64_t i = 0; i < rows * count; ++i)
+      to[i] = columns[i % count][i / count];
+  }
+  return success();
+}
+
 void cleave::attachUpdateModels(MLIRContext *c) {
   ReferenceModel<SeedOp, evaluateSeed>::attach(c);
   ReferenceModel<GradientOp, evaluateGradient>::attach(c);
@@ -173,4 +262,5 @@ void cleave::attachUpdateModels(MLIRContext *c) {
   ReferenceModel<SgdOp, evaluateSgd>::attach(c);
   ReferenceModel<EncodeOp, evaluateEncode>::attach(c);
   ReferenceModel<DecodeOp, evaluateDecode>::attach(c);
+  ReferenceModel<OrthonormalizeOp, evaluateOrthonormalize>::attach(c);
 }

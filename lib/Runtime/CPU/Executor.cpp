@@ -69,6 +69,18 @@ bool Executor::execute(const Step &step) {
                *team);
     return true;
   }
+  case CommandKind::TopK: {
+    const Largest &largest = *std::get_if<Largest>(&step.what);
+    topK(command.topK, largest.in, largest.values, largest.indices,
+         largest.scratch, *team);
+    return true;
+  }
+  case CommandKind::Orthonormalize: {
+    const Columns &columns = *std::get_if<Columns>(&step.what);
+    orthonormalize(command.orthonormalize, columns.in, columns.out,
+                   columns.scratch, *team);
+    return true;
+  }
   case CommandKind::Copy: {
     const Copy &copy = *std::get_if<Copy>(&step.what);
     copy.copy.execute(copy.src, copy.dst, *team);

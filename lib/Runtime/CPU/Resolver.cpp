@@ -136,6 +136,17 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     const ScatterAddCommand &c = command.scatterAdd;
     return step(Scatter{floats(c.rows), at(c.ids), floats(c.out)});
   }
+  case CommandKind::TopK: {
+    const TopKCommand &c = command.topK;
+    return step(Largest{floats(c.in), floats(c.values),
+                        reinterpret_cast<int64_t *>(at(c.indices)),
+                        at(c.scratch)});
+  }
+  case CommandKind::Orthonormalize: {
+    const OrthonormalizeCommand &c = command.orthonormalize;
+    return step(Columns{floats(c.in), floats(c.out),
+                        reinterpret_cast<double *>(at(c.scratch))});
+  }
   case CommandKind::Copy:
     return step(Copy{StridedCopy(command.copy), at(command.copy.src),
                      at(command.copy.dst)});

@@ -10,6 +10,8 @@
 #include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Core/Philox.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Support/OrthonormalScratch.h"
+#include "cleave/Support/TopKScratch.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 
@@ -34,6 +36,8 @@ public:
   void copy(const CopyCommand &c);
   void fill(const FillCommand &c) { fill(c, addresses.at(c.dst)); }
   void scatterAdd(const ScatterAddCommand &c);
+  void topK(const TopKCommand &c);
+  void orthonormalize(const OrthonormalizeCommand &c);
   void attention(const AttentionCommand &c, bool backward);
   void check(const CheckCommand &c);
 
@@ -287,6 +291,119 @@ void Planner::scatterAdd(const ScatterAddCommand &c) {
 }
 
 //===----------------------------------------------------------------------===//
+// The largest elements
+//===----------------------------------------------------------------------===//
+
+void Planner::topK(const TopKCommand &c) {
+  int64_t selected = c.rows * c.k;
+  if (selected == 0)
+    return;
+  if (selected > maxInt - 2048 || c.columns > maxInt / 2) {
+    problem = "a top-k has too many elements";
+    return;
+  }
+  cleave::TopKScratch place(c.rows, c.columns, c.k);
+  auto *scratch = at<char>(c.scratch);
+  auto ints = [&](int64_t offset) {
+    return reinterpret_cast<int *>(scratch + offset);
+  };
+  TopKArguments a{};
+  a.in = at<const float>(c.in);
+  a.values = at<float>(c.values);
+  a.indices = at<long long>(c.indices);
+  a.histograms = reinterpret_cast<unsigned *>(ints(place.histograms));
+  a.totals = ints(place.totals);
+  a.counts = ints(place.counts);
+  a.keys = ints(place.keys[0]);
+  a.places = ints(place.places[0]);
+  a.chosen = ints(place.chosen);
+  a.columns = static_cast<int>(c.columns);
+  a.k = static_cast<int>(c.k);
+  a.segment = static_cast<int>(place.segment);
+  a.chunks = static_cast<int>(place.chunks);
+  a.selected = static_cast<int>(selected);
+  if (place.isShort) {
+    launch("cleave_top_k_row", c.rows, 256).add(a);
+  } else {
+    FillCommand zero;
+    zero.bytes = c.rows * place.kPasses * place.kBins * 4;
+    fill(zero, addresses.at(c.scratch) +
+                   static_cast<uint64_t>(place.histograms));
+    for (; a.pass < place.kPasses; ++a.pass)
+      launch("cleave_top_k_count", c.rows * place.chunks, 256).add(a);
+    launch("cleave_top_k_totals", c.rows * place.chunks, 256).add(a);
+    launch("cleave_top_k_collect", c.rows * place.chunks, 256).add(a);
+  }
+  int from = 0;
+  auto sort = [&](int64_t bits) {
+    for (int64_t shift = 0; shift < bits; shift += 8) {
+      SortArguments s{};
+      s.fromKeys = ints(place.keys[from]);
+      s.fromIndices = ints(place.places[from]);
+      from = 1 - from;
+      s.toKeys = ints(place.keys[from]);
+      s.toIndices = ints(place.places[from]);
+      s.counts = ints(place.sortCounts);
+      s.starts = ints(place.sortStarts);
+      s.count = a.selected;
+      s.blocks = static_cast<int>(place.sortBlocks);
+      s.shift = static_cast<int>(shift);
+      launch("cleave_sort_count", place.sortBlocks, 256).add(s);
+      launch("cleave_sort_sum", 1, 256).add(s);
+      launch("cleave_sort_move", place.sortBlocks, 256).add(s);
+    }
+  };
+  sort(32);
+  // All rows are sorted together: then by rows.
+  if (c.rows > 1) {
+    a.keys = ints(place.keys[from]);
+    a.places = ints(place.places[from]);
+    launch("cleave_top_k_rows", divideUp(selected, 256), 256).add(a);
+    int64_t bits = 0;
+    while ((c.rows - 1) >> bits)
+      ++bits;
+    sort(bits);
+  }
+  a.places = ints(place.places[from]);
+  launch("cleave_top_k_write", divideUp(selected, 256), 256).add(a);
+}
+
+//===----------------------------------------------------------------------===//
+// Orthonormal columns
+//===----------------------------------------------------------------------===//
+
+void Planner::orthonormalize(const OrthonormalizeCommand &c) {
+  if (c.batch == 0 || c.columns == 0)
+    return;
+  cleave::OrthonormalScratch place(c.rows, c.columns);
+  OrthonormalArguments a{};
+  a.in = at<const float>(c.in);
+  a.out = at<float>(c.out);
+  a.scratch = at<double>(c.scratch);
+  a.rows = c.rows;
+  a.size = place.size;
+  a.matrix = place.matrix;
+  a.norms = place.norms;
+  a.sums[0] = place.sums[0];
+  a.sums[1] = place.sums[1];
+  a.pivots = place.pivots;
+  a.gram = place.gram;
+  a.triangle = place.triangle;
+  a.product = place.product;
+  a.factors = place.factors;
+  a.signs = place.signs;
+  a.tolerance = place.kTolerance;
+  a.columns = static_cast<int>(c.columns);
+  a.blockRows = static_cast<int>(place.blockRows);
+  a.blocks = static_cast<int>(place.blocks);
+  launch("cleave_orthonormal_load", c.batch * place.blocks, 256).add(a);
+  for (; a.column < a.columns; ++a.column)
+    launch("cleave_orthonormal_reflect", c.batch * place.blocks, 256).add(a);
+  launch("cleave_orthonormal_finish", c.batch, 256).add(a);
+  launch("cleave_orthonormal_form", c.batch * place.blocks, 256).add(a);
+}
+
+//===----------------------------------------------------------------------===//
 // Attention
 //===----------------------------------------------------------------------===//
 
@@ -530,6 +647,12 @@ cuda::planLaunches(const Command &command, const Addresses &addresses) {
     break;
   case CommandKind::ScatterAdd:
     planner.scatterAdd(command.scatterAdd);
+    break;
+  case CommandKind::TopK:
+    planner.topK(command.topK);
+    break;
+  case CommandKind::Orthonormalize:
+    planner.orthonormalize(command.orthonormalize);
     break;
   case CommandKind::AttentionForward:
   case CommandKind::AttentionBackward:

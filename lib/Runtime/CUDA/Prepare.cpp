@@ -239,6 +239,8 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
   }
     [[fallthrough]];
   case CommandKind::ScatterAdd:
+  case CommandKind::TopK:
+  case CommandKind::Orthonormalize:
   case CommandKind::Copy:
   case CommandKind::Fill: {
     Expected<std::vector<Launch>> planned =

@@ -79,6 +79,15 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
   case CommandKind::ScatterAdd:
     written.collect(command.scatterAdd.out);
     break;
+  case CommandKind::TopK:
+    for (const Ref *ref : {&command.topK.values, &command.topK.indices,
+                           &command.topK.scratch})
+      written.collect(*ref);
+    break;
+  case CommandKind::Orthonormalize:
+    written.collect(command.orthonormalize.out);
+    written.collect(command.orthonormalize.scratch);
+    break;
   case CommandKind::Copy:
     written.collect(command.copy.dst);
     break;

@@ -14,6 +14,8 @@
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Support/LaunchLimits.h"
+#include "cleave/Support/OrthonormalScratch.h"
+#include "cleave/Support/TopKScratch.h"
 
 #include <cmath>
 #include <optional>
@@ -104,6 +106,12 @@ public:
       break;
     case CommandKind::ScatterAdd:
       scatterAdd(command.scatterAdd);
+      break;
+    case CommandKind::TopK:
+      topK(command.topK);
+      break;
+    case CommandKind::Orthonormalize:
+      orthonormalize(command.orthonormalize);
       break;
     case CommandKind::Copy:
       copy(command.copy);
@@ -383,6 +391,38 @@ private:
     ref("ids", s.ids, Extent(byteSize(s.idType)).dim(s.count, 1).bytes());
     ref("out", s.out,
         Extent(4).dim(s.outRows, s.columns).dim(s.columns, 1).bytes());
+  }
+
+  void topK(const TopKCommand &t) {
+    require(t.rows >= 0 && t.k >= 1 && t.k <= t.columns,
+            "k must be 1 to the number of columns");
+    // Sizes of scratch memory are computed without overflow.
+    require(t.rows < (int64_t(1) << 31) && t.columns < (int64_t(1) << 31),
+            "too many rows or columns");
+    if (!problem.empty())
+      return;
+    int64_t rows[] = {t.rows, t.columns}, selected[] = {t.rows, t.k};
+    ref("in", t.in, Extent(4).dense(rows).bytes());
+    ref("values", t.values, Extent(4).dense(selected).bytes());
+    ref("indices", t.indices, Extent(8).dense(selected).bytes());
+    ref("scratch", t.scratch, cleave::TopKScratch(t.rows, t.columns, t.k).bytes);
+  }
+
+  void orthonormalize(const OrthonormalizeCommand &o) {
+    require(o.batch >= 0 && o.rows >= 0 && o.columns >= 0, "negative extent");
+    require(o.columns <= o.rows, "a matrix has more columns than rows");
+    // Sizes of scratch memory are computed without overflow.
+    require(o.rows < (int64_t(1) << 31) && o.columns < (int64_t(1) << 24) &&
+                o.batch < (int64_t(1) << 31),
+            "too many matrices, rows or columns");
+    if (!problem.empty())
+      return;
+    int64_t sizes[] = {o.batch, o.rows, o.columns};
+    ref("in", o.in, Extent(4).dense(sizes).bytes());
+    ref("out", o.out, Extent(4).dense(sizes).bytes());
+    int64_t own =
+        cleave::OrthonormalScratch(o.rows, o.columns).bytes(/*batch=*/1);
+    ref("scratch", o.scratch, Extent(own).dim(o.batch, 1).bytes());
   }
 
   void copy(const CopyCommand &c) {

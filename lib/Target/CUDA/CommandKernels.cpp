@@ -161,6 +161,8 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
   add(textReduceHalf, {"cleave_reduce_f16"});
   text += reductionKernels(symbols);
   add(textScatterAdd, {"cleave_sort", "cleave_scatter"});
+  add(textTopK, {"cleave_top_k"});
+  add(textOrthonormalize, {"cleave_orthonormal"});
   add(StringRef(textAttention).split("#define CLEAVE_ATTENTION_KERNELS").first,
       {"cleave_attention"});
   add(StringRef(textAttention16)

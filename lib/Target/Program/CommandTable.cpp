@@ -275,6 +275,30 @@ LogicalResult CommandTable::convert(ScatterAddOp op, Command &command) {
   return success();
 }
 
+LogicalResult CommandTable::convert(TopKOp op, Command &command) {
+  command.kind = CommandKind::TopK;
+  RankedTensorType rows = tensorType(op.getInput());
+  runtime::TopKCommand &t = command.topK;
+  t.in = refOf(op.getInput());
+  t.values = refOf(op.getValues());
+  t.indices = refOf(op.getIndices());
+  t.rows = rows.getDimSize(0);
+  t.columns = rows.getDimSize(1);
+  t.k = tensorType(op.getValues()).getDimSize(1);
+  t.scratch = scratchOf(op);
+  return success();
+}
+
+LogicalResult CommandTable::convert(OrthonormalizeOp op, Command &command) {
+  command.kind = CommandKind::Orthonormalize;
+  command.timeClass = TimeClass::Optimizer;
+  RankedTensorType type = op.getType();
+  command.orthonormalize = {refOf(op.getInput()), refOf(op.getOutput()),
+                            type.getDimSize(0),   type.getDimSize(1),
+                            type.getDimSize(2),   scratchOf(op)};
+  return success();
+}
+
 LogicalResult CommandTable::convert(CopyOp op, Command &command) {
   command.kind = CommandKind::Copy;
   runtime::CopyCommand &c = command.copy;
@@ -461,8 +485,8 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     LogicalResult done =
         llvm::TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
-                  ScatterAddOp, CopyOp, FillOp, CheckOp, CollectiveOp, SendOp,
-                  ReceiveOp, FetchOp, EvictOp>(
+                  ScatterAddOp, TopKOp, OrthonormalizeOp, CopyOp, FillOp,
+                  CheckOp, CollectiveOp, SendOp, ReceiveOp, FetchOp, EvictOp>(
                 [&](auto typed) { return convert(typed, command); })
             .Default([](Operation *other) {
               return other->emitOpError("has no form in the command table");

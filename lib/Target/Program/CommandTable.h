@@ -42,6 +42,9 @@ private:
   llvm::LogicalResult convert(exec::AttentionGradOp op,
                               runtime::Command &command);
   llvm::LogicalResult convert(exec::ScatterAddOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::TopKOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::OrthonormalizeOp op,
+                              runtime::Command &command);
   llvm::LogicalResult convert(exec::CopyOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::FillOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CheckOp op, runtime::Command &command);

@@ -16,6 +16,7 @@ _ELEMENT = {
     torch.float64: "f64",
     torch.int64: "i64",
     torch.int32: "i32",
+    torch.int8: "i8",
     torch.bool: "i1",
 }
 

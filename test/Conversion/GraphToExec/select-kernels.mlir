@@ -148,3 +148,50 @@ func.func @float8(%g: tensor<4x8xf8E5M2>, %w: tensor<8x16xf8E4M3FN>) -> tensor<4
   %0 = graph.contract "bo,oh->bh" %g, %w {result_element = f32} : (tensor<4x8xf8E5M2>, tensor<8x16xf8E4M3FN>) -> tensor<4x16xf32>
   return %0 : tensor<4x16xf32>
 }
+
+// -----
+
+// Matrices are one batch, and narrow floats are widened.
+// CHECK-LABEL: func.func @columns
+// CHECK: %[[P:.*]] = graph.cast %arg0 : (tensor<2x3x8x2xbf16>) -> tensor<2x3x8x2xf32>
+// CHECK: %[[B:.*]] = exec.view %[[P]] : tensor<2x3x8x2xf32> -> tensor<6x8x2xf32>
+// CHECK: %[[Q:.*]] = exec.orthonormalize %[[B]] : tensor<6x8x2xf32> -> tensor<6x8x2xf32>
+// CHECK: %[[R:.*]] = exec.view %[[Q]] : tensor<6x8x2xf32> -> tensor<2x3x8x2xf32>
+// CHECK: graph.cast %[[R]] : (tensor<2x3x8x2xf32>) -> tensor<2x3x8x2xbf16>
+func.func @columns(%p: tensor<2x3x8x2xbf16>) -> tensor<2x3x8x2xbf16> {
+  %0 = graph.orthonormalize %p : (tensor<2x3x8x2xbf16>) -> tensor<2x3x8x2xbf16>
+  return %0 : tensor<2x3x8x2xbf16>
+}
+
+// -----
+
+// Many elements, or those of long rows, are selected by a command.
+// CHECK-LABEL: func.func @many
+// CHECK: %[[X:.*]] = graph.cast %arg0 : (tensor<2x3x90xbf16>) -> tensor<2x3x90xf32>
+// CHECK: %[[R:.*]] = exec.view %[[X]] : tensor<2x3x90xf32> -> tensor<6x90xf32>
+// CHECK: %[[V:.*]], %[[I:.*]] = exec.top_k %[[R]] : tensor<6x90xf32> -> tensor<6x9xf32>, tensor<6x9xi64>
+// CHECK: %[[W:.*]] = exec.view %[[V]] : tensor<6x9xf32> -> tensor<2x3x9xf32>
+// CHECK: graph.cast %[[W]] : (tensor<2x3x9xf32>) -> tensor<2x3x9xbf16>
+// CHECK: exec.view %[[I]] : tensor<6x9xi64> -> tensor<2x3x9xi64>
+func.func @many(%x: tensor<2x3x90xbf16>) -> (tensor<2x3x9xbf16>, tensor<2x3x9xi64>) {
+  %0, %1 = graph.top_k %x {k = 9 : i64} : (tensor<2x3x90xbf16>) -> (tensor<2x3x9xbf16>, tensor<2x3x9xi64>)
+  return %0, %1 : tensor<2x3x9xbf16>, tensor<2x3x9xi64>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @long
+// CHECK: exec.top_k %{{.*}} : tensor<1x20000xf32> -> tensor<1x2xf32>, tensor<1x2xi64>
+func.func @long(%x: tensor<20000xf32>) -> (tensor<2xf32>, tensor<2xi64>) {
+  %0, %1 = graph.top_k %x {k = 2 : i64} : (tensor<20000xf32>) -> (tensor<2xf32>, tensor<2xi64>)
+  return %0, %1 : tensor<2xf32>, tensor<2xi64>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @few
+// CHECK: graph.top_k
+func.func @few(%x: tensor<5x90xf32>) -> (tensor<5x8xf32>, tensor<5x8xi64>) {
+  %0, %1 = graph.top_k %x {k = 8 : i64} : (tensor<5x90xf32>) -> (tensor<5x8xf32>, tensor<5x8xi64>)
+  return %0, %1 : tensor<5x8xf32>, tensor<5x8xi64>
+}

@@ -170,3 +170,35 @@ func.func @attention_result(%q: tensor<1x2x4x8xbf16>) -> (tensor<1x2x4x8xf16>, t
   %0, %lse = exec.attention %q, %q, %q {scale = 1.0 : f64} : (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>) -> (tensor<1x2x4x8xf16>, tensor<1x2x4xf32>)
   return %0, %lse : tensor<1x2x4x8xf16>, tensor<1x2x4xf32>
 }
+
+// -----
+
+func.func @columns(%p: tensor<1x4x5xf32>) -> tensor<1x4x5xf32> {
+  // expected-error @below {{needs f32 matrices [b, n, r], r <= n}}
+  %0 = exec.orthonormalize %p : tensor<1x4x5xf32> -> tensor<1x4x5xf32>
+  return %0 : tensor<1x4x5xf32>
+}
+
+// -----
+
+func.func @columns_layout(%p: tensor<1x4x2xf32, #exec.layout<[8, 1, 4]>>) -> tensor<1x4x2xf32> {
+  // expected-error @below {{needs a dense operand and a dense result}}
+  %0 = exec.orthonormalize %p : tensor<1x4x2xf32, #exec.layout<[8, 1, 4]>> -> tensor<1x4x2xf32>
+  return %0 : tensor<1x4x2xf32>
+}
+
+// -----
+
+func.func @largest(%x: tensor<4x8xf32>) {
+  // expected-error @below {{needs f32 rows [b, n], f32 values and i64 indices [b, k], 1 <= k <= n}}
+  %0, %1 = exec.top_k %x : tensor<4x8xf32> -> tensor<4x9xf32>, tensor<4x9xi64>
+  return
+}
+
+// -----
+
+func.func @largest_layout(%x: tensor<4x8xf32, #exec.layout<[1, 4]>>) {
+  // expected-error @below {{needs a dense operand and dense results}}
+  %0, %1 = exec.top_k %x : tensor<4x8xf32, #exec.layout<[1, 4]>> -> tensor<4x3xf32>, tensor<4x3xi64>
+  return
+}

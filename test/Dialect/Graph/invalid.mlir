@@ -287,3 +287,38 @@ func.func @sgd(%p: tensor<4xf32>, %lr: tensor<f32>, %t: tensor<i64>) -> tensor<4
   %0 = graph.sgd %p, %p lr %lr, %t {momentum = 0.9 : f64, dampening = 0.0 : f64, weight_decay = 0.0 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<i64>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+func.func @vector(%p: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{failed to infer returned types}}
+  // expected-error @below {{needs matrices, not 'tensor<8xf32>'}}
+  %q = graph.orthonormalize %p : (tensor<8xf32>) -> tensor<8xf32>
+  return %q : tensor<8xf32>
+}
+
+// -----
+
+func.func @too_many_columns(%p: tensor<2x3x4xf32>) -> tensor<2x3x4xf32> {
+  // expected-error @below {{failed to infer returned types}}
+  // expected-error @below {{at most 3 columns of as many elements are orthonormal, but 'tensor<2x3x4xf32>' has 4}}
+  %q = graph.orthonormalize %p : (tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+  return %q : tensor<2x3x4xf32>
+}
+
+// -----
+
+func.func @one_flag(%m: tensor<i1>) -> tensor<i8> {
+  // expected-error @below {{failed to infer returned types}}
+  // expected-error @below {{needs a last dimension}}
+  %b = graph.pack_bits %m : (tensor<i1>) -> tensor<i8>
+  return %b : tensor<i8>
+}
+
+// -----
+
+func.func @other_bytes(%b: tensor<4x3xi8>) -> tensor<4x25xi1> {
+  // expected-error @below {{cannot unpack 'tensor<4x3xi8>' to 'tensor<4x25xi1>'}}
+  %m = graph.unpack_bits %b : (tensor<4x3xi8>) -> tensor<4x25xi1>
+  return %m : tensor<4x25xi1>
+}

@@ -102,3 +102,14 @@ func.func @training(%p: tensor<8xf32>, %d: tensor<8xf32>, %lr: tensor<f32>, %fla
   %p2, %m2, %v2 = graph.adamw %p1, %g, %b1, %d lr %lr, %s, %s scale %n {beta1 = 0.9 : f64, beta2 = 0.999 : f64, epsilon = 1.0e-8 : f64, weight_decay = 0.01 : f64} : (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>)
   return %p2, %m2, %v2 : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
 }
+
+// CHECK-LABEL: func @compressed
+func.func @compressed(%p: tensor<3x8x2xf32>, %m: tensor<4x20xi1>) -> tensor<3x8x2xf32> {
+  // CHECK: graph.pack_bits %{{.*}} : (tensor<4x20xi1>) -> tensor<4x3xi8>
+  %b = graph.pack_bits %m : (tensor<4x20xi1>) -> tensor<4x3xi8>
+  // CHECK: graph.unpack_bits %{{.*}} : (tensor<4x3xi8>) -> tensor<4x20xi1>
+  %u = graph.unpack_bits %b : (tensor<4x3xi8>) -> tensor<4x20xi1>
+  // CHECK: graph.orthonormalize %{{.*}} : (tensor<3x8x2xf32>) -> tensor<3x8x2xf32>
+  %q = graph.orthonormalize %p : (tensor<3x8x2xf32>) -> tensor<3x8x2xf32>
+  return %q : tensor<3x8x2xf32>
+}

@@ -108,6 +108,20 @@ def test_dynamic_codes(signed, tmp_path):
     assert compare(tmp_path, text, inputs, "--arrangements=4")["agree"] == 4
 
 
+def test_orthonormal_columns(tmp_path):
+    """Sums are in another order; what test_orthonormalize.py says of values is not repeated."""
+    text = """func.func @loss(%x: tensor<3x70x5xf32> {graph.name = "x", graph.role = "input"},
+        %w: tensor<3xf32> {graph.name = "w", graph.role = "parameter"})
+        -> (tensor<f32> {graph.name = "loss"}, tensor<3x70x5xf32> {graph.name = "y"}) {
+      %y = graph.orthonormalize %x : (tensor<3x70x5xf32>) -> tensor<3x70x5xf32>
+      %l = graph.contract "a,a->" %w, %w : (tensor<3xf32>, tensor<3xf32>) -> tensor<f32>
+      return %l, %y : tensor<f32>, tensor<3x70x5xf32>
+    }"""
+    inputs = {"x": np.random.default_rng(2).standard_normal((3, 70, 5)).astype(np.float32),
+              "w": np.ones(3, np.float32)}
+    assert compare(tmp_path, text, inputs, "--arrangements=4")["agree"] == 4
+
+
 def test_parameters_that_are_each_others_gradient(tmp_path):
     """Each update overwrites what the other one reads."""
     text = """func.func @loss(%a: tensor<5xf32> {graph.name = "a", graph.role = "parameter"},

@@ -69,6 +69,19 @@ def test_rules_of_codes(kind, tmp_path):
                      f"--inputs={tmp_path / 'in'}"]))
 
 
+def test_rules_of_matrices(tmp_path):
+    """Matrices are divided, not their rows and columns."""
+    (tmp_path / "m.mlir").write_text("""
+      func.func @train(%x: tensor<6x5x2xf64> {graph.name = "x", graph.role = "input"})
+          -> (tensor<6x5x2xf64> {graph.name = "q"}) {
+        %q = graph.orthonormalize %x : (tensor<6x5x2xf64>) -> tensor<6x5x2xf64>
+        return %q : tensor<6x5x2xf64>
+      }""")
+    save_tensors(tmp_path / "in", {"x": np.random.default_rng(0).standard_normal((6, 5, 2))})
+    record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}",
+                     f"--inputs={tmp_path / 'in'}"]))
+
+
 def test_every_op_has_a_rule():
     assert [name for name, fact in list_ops().items() if not fact["sharding_rule"]] == []
 

@@ -46,7 +46,10 @@ Program sample() {
   Part part;
   part.name = "forward";
   part.scheduled = {"1F*", "forward", 1};
-  part.buffers = {{4096, "activation"}, {4096, "scratch"}, {16, "scalar"}};
+  part.buffers = {{4096, "activation"},
+                  {4096, "scratch"},
+                  {16, "scalar"},
+                  {8192, "scratch"}};
   Command c;
   c.kind = CommandKind::Kernel;
   c.timeClass = TimeClass::Optimizer;
@@ -136,13 +139,22 @@ Program sample() {
   c.kind = CommandKind::Wait;
   c.wait.token = 7;
   part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Orthonormalize;
+  c.timeClass = TimeClass::Optimizer;
+  c.orthonormalize = {{0, 0}, {1, 0}, 1, 4, 2, {3, 0}};
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::TopK;
+  c.topK = {{0, 0}, {1, 0}, {1, 64}, 2, 10, 3, {3, 0}};
+  part.commands.push_back(c);
   program.parts.push_back(part);
   program.mesh = {{"mb", 2, true}, {"dp", 2, false}, {"tp", 4, false}};
   program.tensors[0].sharding = {{{2, 1, 2}}, {{1, 1, 2}}};
   program.deviceConstants = {{512, {{3, {{{{1, 1, 2}}, 5}}}, {4, {}}}}};
   Entry entry;
   entry.actions = {{0, 0}, {0, 1}};
-  entry.rows = {{0, {{{1024}, {2048}, 0, {}}, {{}, {8192}}, {{}, {512}}}}};
+  entry.rows = {{0, {{{1024}, {2048}, 0, {}}, {{}, {8192}}, {{}, {512}}, {{}, {16384}}}}};
   entry.inputs = {1};
   program.entries["train"] = entry;
   return program;
@@ -175,6 +187,8 @@ TEST(Program, RoundTrip) {
   EXPECT_EQ(collective.axes[1], (Digit{2, 2, 2}));
   EXPECT_EQ(collective.dstOffsets[0], 12);
   EXPECT_EQ(again->parts[0].commands[8].wait.token, 7);
+  EXPECT_EQ(again->parts[0].commands[9], program.parts[0].commands[9]);
+  EXPECT_EQ(again->parts[0].commands[10], program.parts[0].commands[10]);
   EXPECT_EQ(again->parts[0].scheduled, (ScheduledAction{"1F*", "forward", 1}));
 }
 
@@ -186,12 +200,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 11, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 13, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 11, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 13, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 11, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 13, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);
@@ -259,7 +273,7 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   expect([&](Program &p) { columns(p)[1].last = {0, 0, 0}; },
          "more offsets than runs");
   expect([&](Program &p) { columns(p).pop_back(); },
-         "2 columns for the 3 buffers");
+         "3 columns for the 4 buffers");
   expect([&](Program &p) { p.entries["train"].rows.clear(); },
          "has no rows of part 'forward'");
   expect([&](Program &p) { p.entries["train"].rows[0].part = 9; },
@@ -274,8 +288,8 @@ TEST(Program, ValidationSaysWhatIsWrong) {
     expect([&](Program &p) { change(p.parts[0].commands[index]); }, part);
   };
   command(
-      0, [](Command &c) { c.kernel.args[0].buffer = 3; },
-      "names buffer 3, but the part has 3");
+      0, [](Command &c) { c.kernel.args[0].buffer = 4; },
+      "names buffer 4, but the part has 4");
   command(
       0, [](Command &c) { c.kernel.args[0].offset = 5000; },
       "at offset 5000 of buffer 0");
@@ -310,6 +324,17 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       2, [](Command &c) { c.attention.scratchBytesPerThread = 4000; },
       "'scratch' needs 8000");
   command(3, [](Command &c) { c.scatterAdd.idType = DType::F32; }, "ids");
+  command(
+      9, [](Command &c) { c.orthonormalize.columns = 5; }, "more columns");
+  command(
+      9, [](Command &c) { c.orthonormalize.rows = 3000; }, "'in' needs 24000");
+  command(
+      9, [](Command &c) { c.orthonormalize.scratch = {1, 0}; },
+      "'scratch' needs");
+  command(10, [](Command &c) { c.topK.k = 11; }, "k must be 1 to");
+  command(10, [](Command &c) { c.topK.rows = 300; }, "'in' needs 12000");
+  command(
+      10, [](Command &c) { c.topK.scratch = {2, 0}; }, "'scratch' needs");
   command(4, [](Command &c) { c.copy.sizes = {2}; }, "differ in length");
   command(4, [](Command &c) { c.copy.sizes = {2000, 3}; }, "'dst' needs");
   command(5, [](Command &c) { c.fill.bytes = 63; }, "multiple");
@@ -399,7 +424,7 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   command(
       8, [](Command &c) { c.wait.token = 6; },
       "a wait names token 6, which no collective has");
-  expect([](Program &p) { p.parts[0].commands.pop_back(); },
+  expect([](Program &p) { p.parts[0].commands.resize(8); },
          "nothing waits for token 7");
   expect(
       [](Program &p) {

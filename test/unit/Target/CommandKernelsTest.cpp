@@ -9,10 +9,14 @@
 #include "../TestAll.h"
 #include "cleave/Runtime/CPU/Attention.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
+#include "cleave/Runtime/CPU/Orthonormalize.h"
+#include "cleave/Runtime/CPU/TopK.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
 #include "cleave/Runtime/Core/Philox.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Support/OrthonormalScratch.h"
+#include "cleave/Support/TopKScratch.h"
 #include "cleave/Support/TreeOrder.h"
 #include "llvm/ADT/APFloat.h"
 #include "gtest/gtest.h"
@@ -344,6 +348,115 @@ TEST(CommandKernels, ScatterAdd) {
     scatterAdd(c, expected.as<float>(c.rows), expected.at(c.ids),
                expected.as<float>(c.out), team);
     execute(command, memory);
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The largest elements
+//===----------------------------------------------------------------------===//
+
+TEST(CommandKernels, TopK) {
+  launched.clear();
+  ThreadTeam team(1);
+  for (int seed = 0; seed < count(100, 24); ++seed) {
+    ThreadOrder order(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::TopK);
+    TopKCommand &c = command.topK;
+    c.rows = random.pick(1, random.chance(3) ? 300 : 4);
+    c.columns = random.pick(1, random.chance(3) ? 3000 : 300);
+    if (seed % 8 == 0) {
+      c.rows = random.pick(1, 2);
+      c.columns = random.pick(TopKScratch::kShort - 1, 70000);
+    }
+    c.k = random.pick(1, random.chance(3) ? c.columns
+                                          : std::min<int64_t>(c.columns, 20));
+    std::vector<float> in = random.floats(c.rows * c.columns);
+    // Few values, edges among them.
+    constexpr float edges[] = {NAN,  INFINITY, -INFINITY, 0.0f,
+                               -0.0f, 1e-45f,  -1.0f,     2.0f};
+    for (float &x : in)
+      if (seed % 3 == 1)
+        x = edges[random.pick(0, 7)];
+    Memory memory;
+    c.in = memory.add(in, 4);
+    c.values = memory.add(c.rows * c.k * 4, 12);
+    c.indices = memory.add(c.rows * c.k * 8, 8);
+    TopKScratch place(c.rows, c.columns, c.k);
+    c.scratch = memory.add(place.bytes, 0);
+    Memory expected = memory;
+    topK(c, expected.as<float>(c.in), expected.as<float>(c.values),
+         expected.as<int64_t>(c.indices), expected.at(c.scratch), team);
+    execute(command, memory);
+    if (HasFatalFailure())
+      return;
+    // Of scratch memory, only what is around it.
+    std::memcpy(memory.at(c.scratch), expected.at(c.scratch),
+                size_t(place.bytes));
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+  // With those of the sort, and what clears histograms.
+  EXPECT_EQ(launched.size(), 10u);
+}
+
+//===----------------------------------------------------------------------===//
+// Orthonormal columns
+//===----------------------------------------------------------------------===//
+
+/// Sums are in another order, and rounded to f32 at the end.
+TEST(CommandKernels, Orthonormalize) {
+  ThreadTeam team(1);
+  for (int seed = 0; seed < count(60, 14); ++seed) {
+    ThreadOrder order(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::Orthonormalize);
+    OrthonormalizeCommand &c = command.orthonormalize;
+    c.batch = random.pick(1, 3);
+    c.rows = random.pick(1, random.chance(3) ? 600 : 40);
+    c.columns = random.pick(1, std::min<int64_t>(c.rows, 70));
+    if (seed == 0) {
+      c.rows = 66000;
+      c.batch = c.columns = 2;
+    }
+    constexpr float scales[] = {1e-30f, 1.0f, 1e30f};
+    std::vector<float> in = random.floats(c.batch * c.rows * c.columns,
+                                          scales[random.pick(0, 2)]);
+    // Columns that depend on others, and numbers that are not finite.
+    for (int64_t i = 0; i < int64_t(in.size()) && seed % 3 == 1; ++i)
+      if (i % c.columns % 3 == 1)
+        in[size_t(i)] = seed % 2 ? 0 : -2 * in[size_t(i) - 1];
+    if (seed % 5 == 2)
+      in[size_t(random.pick(0, int64_t(in.size()) - 1))] = INFINITY;
+    Memory memory;
+    c.in = memory.add(in, 4);
+    c.out = seed % 4 == 3 ? c.in : memory.add(int64_t(in.size()) * 4, 12);
+    OrthonormalScratch place(c.rows, c.columns);
+    c.scratch = memory.add(place.bytes(c.batch), 8);
+    Memory expected = memory;
+    orthonormalize(c, expected.as<float>(c.in), expected.as<float>(c.out),
+                   expected.as<double>(c.scratch), team);
+    execute(command, memory);
+    if (HasFatalFailure())
+      return;
+    const float *one = memory.as<float>(c.out),
+                *other = expected.as<float>(c.out);
+    for (size_t i = 0; i < in.size(); ++i)
+      ASSERT_TRUE(std::abs(one[i] - other[i]) <= 6e-8f ||
+                  (std::isnan(one[i]) && std::isnan(other[i])))
+          << i << ": " << one[i] << " and " << other[i];
+    // Only what is around the contents is of interest.
+    for (const Ref &ref : {c.out, c.scratch}) {
+      int64_t bytes =
+          ref == c.out ? int64_t(in.size()) * 4 : place.bytes(c.batch);
+      std::memcpy(memory.at(ref), expected.at(ref), size_t(bytes));
+    }
     expectSame(memory, expected);
     if (HasFatalFailure())
       return;

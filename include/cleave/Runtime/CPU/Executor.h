@@ -12,6 +12,8 @@
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
 #include "cleave/Runtime/CPU/FileTier.h"
+#include "cleave/Runtime/CPU/Orthonormalize.h"
+#include "cleave/Runtime/CPU/TopK.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include "cleave/Runtime/Core/Arena.h"
 #include "cleave/Runtime/Core/Artifact.h"
@@ -108,6 +110,17 @@ private:
     const void *ids;
     float *out;
   };
+  struct Largest {
+    const float *in;
+    float *values;
+    int64_t *indices;
+    char *scratch;
+  };
+  struct Columns {
+    const float *in;
+    float *out;
+    double *scratch;
+  };
   struct Copy {
     StridedCopy copy;
     const char *src;
@@ -140,8 +153,8 @@ private:
     /// The flag that skips the action, if any.
     const char *unless;
     bool whenStopped;
-    std::variant<Kernel, Contraction, Attention, Scatter, Copy, Fill, Check,
-                 Exchange, Move>
+    std::variant<Kernel, Contraction, Attention, Scatter, Largest, Columns, Copy,
+                 Fill, Check, Exchange, Move>
         what;
   };
   struct EntrySteps {

@@ -77,6 +77,33 @@ struct ScatterArguments {
   int count, outRows, byRow, columnBits;
 };
 
+/// `cleave_top_k_row` for short rows; `cleave_top_k_count` for each pass,
+/// `cleave_top_k_totals` and `cleave_top_k_collect` for long ones; then, for all
+/// that is selected, `cleave_top_k_rows` and `cleave_top_k_write`. See
+/// TopKScratch.h.
+struct TopKArguments {
+  const float *in;
+  float *values;
+  long long *indices;
+  unsigned *histograms;
+  int *totals, *counts, *keys, *places, *chosen;
+  int columns, k, segment, chunks, selected, pass;
+};
+
+/// `cleave_orthonormal_load`, then `cleave_orthonormal_reflect` for each column,
+/// `cleave_orthonormal_finish`, `cleave_orthonormal_form`. `size` is the scratch
+/// memory of a matrix; the following are offsets in it, see
+/// OrthonormalScratch.h.
+struct OrthonormalArguments {
+  const float *in;
+  float *out;
+  double *scratch;
+  long long rows, size, matrix, norms, sums[2], pivots, gram, triangle, product,
+      factors, signs;
+  double tolerance;
+  int columns, blockRows, blocks, column;
+};
+
 /// A strided view [batch, head, position, channel]. `vector`: whether each row
 /// is aligned to 16 bytes; `wide`: whether elements are f32.
 struct HeadArguments {

@@ -371,6 +371,28 @@ struct ScatterAddCommand {
   bool operator==(const ScatterAddCommand &) const = default;
 };
 
+/// The `k` largest elements of each of `rows` f32 rows of `columns` elements, in
+/// decreasing order, and their indices, i64, as `graph.top_k` defines them.
+struct TopKCommand {
+  Ref in, values, indices;
+  int64_t rows = 0, columns = 0, k = 0;
+  /// Of the size that TopKScratch.h says.
+  Ref scratch;
+
+  bool operator==(const TopKCommand &) const = default;
+};
+
+/// The Q factors of `batch` f32 matrices [rows, columns], columns <= rows, one
+/// after the other, as `graph.orthonormalize` defines them. `in` may be `out`.
+struct OrthonormalizeCommand {
+  Ref in, out;
+  int64_t batch = 0, rows = 0, columns = 0;
+  /// Of the size that OrthonormalScratch.h says.
+  Ref scratch;
+
+  bool operator==(const OrthonormalizeCommand &) const = default;
+};
+
 /// Strided copy, up to 8 dimensions; strides in elements, 0 reads a value
 /// repeatedly. `elementBytes` is the number of bytes of an element.
 struct CopyCommand {
@@ -506,6 +528,8 @@ enum class CommandKind : uint8_t {
   AttentionForward,
   AttentionBackward,
   ScatterAdd,
+  TopK,
+  Orthonormalize,
   Copy,
   Fill,
   Check,
@@ -526,6 +550,8 @@ struct Command {
   ContractCommand contract;
   AttentionCommand attention;
   ScatterAddCommand scatterAdd;
+  TopKCommand topK;
+  OrthonormalizeCommand orthonormalize;
   CopyCommand copy;
   FillCommand fill;
   CheckCommand check;
@@ -659,7 +685,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 11;
+  static constexpr int kVersion = 13;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -182,6 +182,27 @@ template <typename F> void fields(F &f, const ScatterAddCommand *) {
   f("skipIndex", &S::skipIndex);
 }
 
+template <typename F> void fields(F &f, const TopKCommand *) {
+  using T = TopKCommand;
+  f("in", &T::in);
+  f("values", &T::values);
+  f("indices", &T::indices);
+  f("rows", &T::rows);
+  f("columns", &T::columns);
+  f("k", &T::k);
+  f("scratch", &T::scratch);
+}
+
+template <typename F> void fields(F &f, const OrthonormalizeCommand *) {
+  using O = OrthonormalizeCommand;
+  f("in", &O::in);
+  f("out", &O::out);
+  f("batch", &O::batch);
+  f("rows", &O::rows);
+  f("columns", &O::columns);
+  f("scratch", &O::scratch);
+}
+
 template <typename F> void fields(F &f, const CopyCommand *) {
   f("src", &CopyCommand::src);
   f("dst", &CopyCommand::dst);
@@ -256,6 +277,8 @@ template <typename F> void fields(F &f, const Command *) {
   f("contract", &Command::contract);
   f("attention", &Command::attention);
   f("scatterAdd", &Command::scatterAdd);
+  f("topK", &Command::topK);
+  f("orthonormalize", &Command::orthonormalize);
   f("copy", &Command::copy);
   f("fill", &Command::fill);
   f("check", &Command::check);

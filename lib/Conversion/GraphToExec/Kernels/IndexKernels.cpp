@@ -1,4 +1,4 @@
-//===- IndexKernels.cpp - Scalar code of row lookups ----------------------===//
+//===- IndexKernels.cpp - Scalar code of lookups and of packed bits -------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -136,10 +136,72 @@ struct OneHotModel : FlatModel<OneHotModel, OneHotOp> {
   }
 };
 
+/// Each byte reads its eight flags.
+struct PackBitsModel : FlatModel<PackBitsModel, PackBitsOp> {
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<PackBitsOp>(operation);
+    auto type = typeOf(op.getInput());
+    auto shape = typeOf(op.getOutput()).getShape();
+    int64_t rank = type.getRank(), last = rank - 1, size = type.getDimSize(last);
+    Type wide = k.getBuilder().getI32Type();
+    Value byte;
+    for (int64_t bit = 0; bit < std::min<int64_t>(size, 8); ++bit) {
+      SmallVector<int64_t> steps(rank, 1), begin(rank, 0);
+      steps[last] = 8;
+      begin[last] = bit;
+      Access access =
+          Access::get(type, shape, llvm::to_vector(llvm::seq<int64_t>(0, rank)),
+                      steps, begin);
+      Value flag;
+      if (size % 8 == 0 || bit < size % 8) {
+        flag = k.read(op.getInput(), access);
+      } else {
+        // The last byte has no such flag.
+        Value inside = compare(k, arith::CmpIPredicate::slt,
+                               k.index(shape, last), size / 8);
+        flag = k.readIndexed(op.getInput(), access, {}, {}, inside);
+      }
+      Value own = k.mul(k.cast(flag, wide), k.constant(wide, 1 << bit));
+      byte = byte ? k.add(byte, own) : own;
+    }
+    k.define(op.getOutput(), byte);
+    return success();
+  }
+};
+
+struct UnpackBitsModel : FlatModel<UnpackBitsModel, UnpackBitsOp> {
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<UnpackBitsOp>(operation);
+    auto type = typeOf(op.getInput());
+    auto shape = typeOf(op.getOutput()).getShape();
+    OpBuilder &b = k.getBuilder();
+    int64_t last = type.getRank() - 1;
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, last));
+    dims.push_back(-1);
+    Value at = k.index(shape, last);
+    Value place = k.div(at, i64Constant(k, 8));
+    int64_t step = exec::getLayout(type).strides[last];
+    Value byte = k.readIndexed(op.getInput(), Access::get(type, shape, dims),
+                               place, step);
+    Value bit = k.cast(k.sub(at, k.mul(place, i64Constant(k, 8))),
+                       b.getI32Type());
+    Value shifted = arith::ShRSIOp::create(
+        b, k.getLoc(), k.cast(byte, b.getI32Type()), bit);
+    Value low = arith::AndIOp::create(b, k.getLoc(), shifted,
+                                      k.constant(b.getI32Type(), 1));
+    k.define(op.getOutput(),
+             arith::CmpIOp::create(b, k.getLoc(), arith::CmpIPredicate::ne, low,
+                                   k.constant(b.getI32Type(), 0)));
+    return success();
+  }
+};
+
 } // namespace
 
 void cleave::attachIndexKernels(MLIRContext *context) {
   TopKOp::attachInterface<TopKModel>(*context);
   GatherOp::attachInterface<GatherModel>(*context);
   OneHotOp::attachInterface<OneHotModel>(*context);
+  PackBitsOp::attachInterface<PackBitsModel>(*context);
+  UnpackBitsOp::attachInterface<UnpackBitsModel>(*context);
 }

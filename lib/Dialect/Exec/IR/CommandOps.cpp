@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Support/OrthonormalScratch.h"
+#include "cleave/Support/TopKScratch.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -474,7 +476,7 @@ LogicalResult AttentionGradOp::verify() {
 }
 
 //===----------------------------------------------------------------------===//
-// Scatter and check
+// Scatter
 //===----------------------------------------------------------------------===//
 
 bool ScatterAddOp::canReadOperand(unsigned index, RankedTensorType type) {
@@ -505,6 +507,83 @@ LogicalResult ScatterAddOp::verify() {
     return emitOpError("needs dense operands and a dense result");
   return verifyInPlace(*this, getAccumulator(), getOutput());
 }
+
+//===----------------------------------------------------------------------===//
+// The largest elements
+//===----------------------------------------------------------------------===//
+
+bool TopKOp::canReadOperand(unsigned, RankedTensorType type) {
+  return isDense(type);
+}
+
+int64_t TopKOp::getScratchBytes(int64_t) {
+  RankedTensorType rows = tensorType(getInput());
+  return TopKScratch(rows.getDimSize(0), rows.getDimSize(1),
+                     tensorType(getValues()).getDimSize(1))
+      .bytes;
+}
+
+LogicalResult TopKOp::verify() {
+  RankedTensorType rows = tensorType(getInput()),
+                   values = tensorType(getValues()),
+                   indices = tensorType(getIndices());
+  if (rows.getRank() != 2 || values.getRank() != 2 ||
+      values.getShape() != indices.getShape() ||
+      values.getDimSize(0) != rows.getDimSize(0) || values.getDimSize(1) < 1 ||
+      values.getDimSize(1) > rows.getDimSize(1) ||
+      !rows.getElementType().isF32() || !values.getElementType().isF32() ||
+      !indices.getElementType().isInteger(64))
+    return emitOpError("needs f32 rows [b, n], f32 values and i64 indices "
+                       "[b, k], 1 <= k <= n, but has ")
+           << rows << ", " << values << " and " << indices;
+  if (!isDense(rows) || !isDense(values) || !isDense(indices))
+    return emitOpError("needs a dense operand and dense results");
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Orthonormal columns
+//===----------------------------------------------------------------------===//
+
+bool OrthonormalizeOp::canReadOperand(unsigned, RankedTensorType type) {
+  return isDense(type);
+}
+
+/// All of a matrix is read before any of it is written.
+SmallVector<Share> OrthonormalizeOp::getShares() { return {{0, 0}}; }
+
+static OrthonormalScratch scratchOf(OrthonormalizeOp op) {
+  RankedTensorType type = op.getType();
+  return {type.getDimSize(1), type.getDimSize(2)};
+}
+
+int64_t OrthonormalizeOp::getScratchBytes(int64_t) {
+  return scratchOf(*this).bytes(getType().getDimSize(0));
+}
+
+int64_t OrthonormalizeOp::getFlops() {
+  // What is computed: all columns in each step, and the product of the
+  // reflections.
+  int64_t columns = getType().getDimSize(2);
+  return 6 * getType().getNumElements() * columns;
+}
+
+LogicalResult OrthonormalizeOp::verify() {
+  RankedTensorType type = getType();
+  if (!sameValues(tensorType(getInput()), type) || type.getRank() != 3 ||
+      !type.getElementType().isF32() ||
+      type.getDimSize(2) > type.getDimSize(1))
+    return emitOpError("needs f32 matrices [b, n, r], r <= n, and a result of "
+                       "the same type, but has ")
+           << getInput().getType() << " and " << type;
+  if (!isDense(type) || !isDense(tensorType(getInput())))
+    return emitOpError("needs a dense operand and a dense result");
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Check
+//===----------------------------------------------------------------------===//
 
 bool CheckOp::canReadOperand(unsigned, RankedTensorType) { return true; }
 

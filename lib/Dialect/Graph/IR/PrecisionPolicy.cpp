@@ -111,6 +111,6 @@ void cleave::graph::registerPrecisionModels(DialectRegistry &registry) {
     attach<All<F32>, SoftmaxOp, SoftmaxGradOp, CrossEntropyOp,
            CrossEntropyGradOp, CumulativeSumOp, TopKOp, ExpOp, Expm1Op, LogOp,
            Log1pOp, PowOp, RsqrtOp, GlobalNormOp, SeedOp, GradientOp, WrittenOp,
-           AdamWOp, SgdOp>(context);
+           AdamWOp, SgdOp, OrthonormalizeOp>(context);
   });
 }

@@ -28,6 +28,9 @@ def reduce(d):
 @case("top_k")
 def top_k(d):
     shape = d.shape(1)
+    if d.flag():
+        # Enough that k can be large.
+        shape = [*shape[:-1][:2], d.integer(9, 30)]
     k = d.integer(1, shape[-1])
     # Of few values many are equal.
     x = d.param(d.normal(shape) if d.flag() else d.integers(shape, -1, 1).double())
@@ -265,6 +268,29 @@ def one_hot(d):
     x = d.param([size])
     zero = d.constant(torch.zeros(size, dtype=torch.float64))
     d.observe(hit, d.op("select", [hit, x, zero], torch.where))
+
+
+@case("pack_bits", "unpack_bits")
+def packed_bits(d):
+    shape = d.shape(1, 3)
+    shape[-1] = d.integer(1, 40) if d.flag() else 8 * d.integer(1, 4)
+    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, -128])
+    count = -(-shape[-1] // 8)
+
+    def pack(t):
+        bits = F.pad(t.long(), (0, 8 * count - shape[-1])).reshape([*shape[:-1], count, 8])
+        return (bits * weights).sum(-1).to(torch.int8)
+
+    def unpack(t):
+        flags = t[..., None].long() >> torch.arange(8) & 1
+        return flags.bool().reshape([*shape[:-1], 8 * count])[..., :shape[-1]]
+
+    x = d.param(shape)
+    zero = d.constant(torch.zeros(shape, dtype=torch.float64))
+    flags = d.op("compare", [x, zero], torch.gt, {"predicate": "!4 : i32"})
+    packed = d.op("pack_bits", [flags], pack)
+    again = d.op("unpack_bits", [packed], unpack)
+    d.observe(packed, again, d.op("select", [again, x, zero], torch.where))
 
 
 def window(d):

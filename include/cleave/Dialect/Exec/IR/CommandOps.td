@@ -296,6 +296,40 @@ def Exec_ScatterAddOp : Exec_Command<"scatter_add", [Pure],
   let hasVerifier = 1;
 }
 
+def Exec_TopKOp : Exec_Command<"top_k", [Pure],
+    ["getScratchBytes", "canReadOperand"]> {
+  let summary = "The largest elements of rows, and their indices";
+  let description = [{
+    Defined as `graph.top_k`, for f32 rows `[b, n]`, by a selection that reads a
+    row five times, whatever k is.
+    ```mlir
+    %v, %i = exec.top_k %x : tensor<4x80xf32> -> tensor<4x20xf32>, tensor<4x20xi64>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input);
+  let results = (outs AnyRankedTensor:$values, AnyRankedTensor:$indices);
+  let assemblyFormat = [{
+    $input attr-dict `:` type($input) `->` type($values) `,` type($indices)
+  }];
+  let hasVerifier = 1;
+}
+
+def Exec_OrthonormalizeOp : Exec_Command<"orthonormalize", [Pure],
+    ["getShares", "getScratchBytes", "canReadOperand", "getFlops"]> {
+  let summary = "The Q factors of matrices";
+  let description = [{
+    Defined as `graph.orthonormalize`, for f32 matrices `[b, n, r]`. It computes
+    in f64 and rounds once, in an order that depends on the shape alone.
+    ```mlir
+    %q = exec.orthonormalize %p : tensor<1x64x4xf32> -> tensor<1x64x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = "$input attr-dict `:` type($input) `->` type($output)";
+  let hasVerifier = 1;
+}
+
 def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
   let summary = "Stops the step unless the flag is true";
   let description = [{

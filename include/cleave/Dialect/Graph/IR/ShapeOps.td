@@ -219,6 +219,37 @@ def Graph_OneHotOp : Graph_InferredOp<"one_hot", [
   let hasVerifier = 1;
 }
 
+def Graph_PackBitsOp : Graph_InferredOp<"pack_bits"> {
+  let summary = "Flags of the last dimension as the bits of bytes";
+  let description = [{
+    Input `[..., n]`, output `[..., ceil(n / 8)]`: bit i of byte j, i = 0 the
+    lowest, is element `8 j + i`; bits behind the last element are 0. A flag
+    alone takes a byte: packed ones are an eighth of it, in memory and where
+    they are sent.
+    ```mlir
+    %b = graph.pack_bits %m : (tensor<4x20xi1>) -> tensor<4x3xi8>
+    ```
+  }];
+  let arguments = (ins Graph_BoolTensor:$input);
+  let results = (outs Graph_IntTensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
+def Graph_UnpackBitsOp : Graph_PureOp<"unpack_bits"> {
+  let summary = "The flags that bytes of `graph.pack_bits` hold";
+  let description = [{
+    ```mlir
+    %m = graph.unpack_bits %b : (tensor<4x3xi8>) -> tensor<4x20xi1>
+    ```
+  }];
+  let arguments = (ins Graph_IntTensor:$input);
+  let results = (outs Graph_BoolTensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
 def Graph_PatchesOp : Graph_InferredOp<"patches"> {
   let summary = "The windows of a 2-d convolution, as rows";
   let description = [{

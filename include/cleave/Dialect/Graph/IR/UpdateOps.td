@@ -178,4 +178,36 @@ def Graph_DecodeOp : Graph_InferredOp<"decode",
       "$input attr-dict `:` functional-type(operands, results)";
 }
 
+//===----------------------------------------------------------------------===//
+// Compressed gradients
+//===----------------------------------------------------------------------===//
+
+def Graph_OrthonormalizeOp
+    : Graph_InferredOp<"orthonormalize", [Graph_BackwardOnly]> {
+  let summary = "The Q factor of the QR factorization of matrices";
+  let description = [{
+    Input `[..., n, r]` with `r <= n`; the result has orthonormal columns that
+    span those of the input, as PowerSGD (arXiv 1905.13727) needs them. Q is
+    that of Householder reflections, as LAPACK's `geqrf` and `orgqr` take them,
+    with the signs for which the diagonal of R is not negative: if the columns
+    are linearly independent, it is unique.
+
+    It is defined where they are not. Column j is *dependent* on those before it
+    if what the first j reflections leave of it below row j - 1 has at most 2^-39
+    of its norm (2^-17 of f32 and narrower floats), or if the column is zero.
+    Then reflection j is the identity, and column j of the result is what the
+    others make of the unit vector j: the result of a matrix of zeros is the
+    first r columns of the identity. Columns are scaled by powers of 2, so that
+    elements of any size are used; all of a matrix is NaN if one of its elements
+    is not finite.
+    ```mlir
+    %q = graph.orthonormalize %p : (tensor<64x4xf32>) -> tensor<64x4xf32>
+    ```
+  }];
+  let arguments = (ins Graph_FloatTensor:$input);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat =
+      "$input attr-dict `:` functional-type(operands, results)";
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_IR_UPDATEOPS_TD

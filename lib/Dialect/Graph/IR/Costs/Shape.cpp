@@ -24,8 +24,10 @@ OpCost CumulativeSumOp::getCost() {
 }
 
 OpCost TopKOp::getCost() {
-  return streamingCost(getOperation(), WorkClass::RowWise,
-                       elementsOf(getInput()) * getK(), {{}, {1}});
+  // Few are taken one after another, many in five passes.
+  return streamingCost(
+      getOperation(), WorkClass::RowWise,
+      elementsOf(getInput()) * std::min<int64_t>(getK(), 8), {{}, {1}});
 }
 
 #define VIEW(OP)                                                               \
@@ -67,4 +69,14 @@ OpCost ScatterAddOp::getCost() {
 OpCost OneHotOp::getCost() {
   return streamingCost(getOperation(), WorkClass::ElementWise,
                        elementsOf(getOutput()));
+}
+
+OpCost PackBitsOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       2 * elementsOf(getInput()));
+}
+
+OpCost UnpackBitsOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::ElementWise,
+                       2 * elementsOf(getOutput()));
 }

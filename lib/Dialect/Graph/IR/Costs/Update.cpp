@@ -52,3 +52,13 @@ OpCost DecodeOp::getCost() {
   return streamingCost(getOperation(), WorkClass::ElementWise,
                        25 * elementsOf(getInput()));
 }
+
+OpCost OrthonormalizeOp::getCost() {
+  // Of a matrix 2nr^2 - 2/3 r^3 each, by LAPACK's counts of geqrf and orgqr.
+  auto shape = cast<RankedTensorType>(getInput().getType()).getShape();
+  int64_t rows = shape[shape.size() - 2], columns = shape.back();
+  return streamingCost(getOperation(), WorkClass::RowWise,
+                       elementsOf(getInput()) * 4 * columns -
+                           elementsOf(getInput()) / std::max<int64_t>(rows, 1) *
+                               columns * columns * 4 / 3);
+}

@@ -28,6 +28,8 @@ CLEAVE_ZERO_GRADIENT(AndOp)
 CLEAVE_ZERO_GRADIENT(OrOp)
 CLEAVE_ZERO_GRADIENT(CompareOp)
 CLEAVE_ZERO_GRADIENT(OneHotOp)
+CLEAVE_ZERO_GRADIENT(PackBitsOp)
+CLEAVE_ZERO_GRADIENT(UnpackBitsOp)
 CLEAVE_NO_GRADIENT(GeluGradOp)
 
 //===----------------------------------------------------------------------===//

@@ -47,10 +47,20 @@ CLEAVE_GRADIENTS(TopKOp) {
   Formula f{builder, getLoc()};
   SmallVector<int64_t> shape(tensorTypeOf(g).getShape());
   int64_t place = shape.size() - 1;
+  IntegerAttr last = builder.getI64IntegerAttr(place),
+              size = builder.getI64IntegerAttr(
+                  getInput().getType().getShape().back());
+  // Of many, a flag for each element and each result would be too large.
+  if (static_cast<int64_t>(getK()) > 8) {
+    operandGradients[0] = ScatterAddOp::create(
+        builder, getLoc(), g, getIndices(), /*origin=*/Value(), /*dim=*/last,
+        size, /*padding_index=*/IntegerAttr(), /*global_size=*/IntegerAttr(),
+        /*batch=*/last);
+    return success();
+  }
   shape.push_back(1);
   Value chosen = OneHotOp::create(
-      builder, getLoc(), getIndices(), /*origin=*/Value(),
-      builder.getI64IntegerAttr(getInput().getType().getShape().back()),
+      builder, getLoc(), getIndices(), /*origin=*/Value(), size,
       /*ignore_index=*/IntegerAttr(), /*global_size=*/IntegerAttr());
   operandGradients[0] =
       f.sum(f.select(chosen, f.reshape(g, shape), f.scalar(g, 0.0)), {place});

@@ -295,6 +295,33 @@ LogicalResult GatherOp::verify() { return verifyPlace(*this); }
 
 LogicalResult ScatterAddOp::verify() { return verifyPlace(*this); }
 
+/// The shape of `flags` packed to bytes; of rank 1 at least.
+static SmallVector<int64_t> packedShape(RankedTensorType flags) {
+  SmallVector<int64_t> shape(flags.getShape());
+  shape.back() = (shape.back() + 7) / 8;
+  return shape;
+}
+
+LogicalResult PackBitsOp::inferReturnTypes(MLIRContext *context,
+                                           std::optional<Location> loc,
+                                           Adaptor adaptor,
+                                           SmallVectorImpl<Type> &results) {
+  RankedTensorType input = tensorType(adaptor.getInput());
+  if (input.getRank() == 0)
+    return emitOptionalError(loc, "needs a last dimension");
+  results.push_back(
+      RankedTensorType::get(packedShape(input), IntegerType::get(context, 8)));
+  return success();
+}
+
+LogicalResult UnpackBitsOp::verify() {
+  RankedTensorType from = tensorType(getInput()), to = tensorType(getOutput());
+  if (to.getRank() == 0 || !from.getElementType().isInteger(8) ||
+      ArrayRef(packedShape(to)) != from.getShape())
+    return emitOpError("cannot unpack ") << from << " to " << to;
+  return success();
+}
+
 LogicalResult OneHotOp::verify() { return verifyPlace(*this); }
 
 /// Number of window positions along one image dimension, or -1.

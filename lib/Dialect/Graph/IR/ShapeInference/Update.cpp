@@ -139,3 +139,19 @@ LogicalResult DecodeOp::inferReturnTypes(MLIRContext *context,
   results.push_back(type.clone(Float32Type::get(context)));
   return success();
 }
+
+LogicalResult OrthonormalizeOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  RankedTensorType type = tensorType(adaptor.getInput());
+  if (type.getRank() < 2)
+    return emitOptionalError(loc, "needs matrices, not ", type);
+  ArrayRef<int64_t> sizes = type.getShape().take_back(2);
+  if (sizes[1] > sizes[0])
+    return emitOptionalError(loc, "at most ", sizes[0],
+                             " columns of as many elements are orthonormal, "
+                             "but ",
+                             type, " has ", sizes[1]);
+  results.push_back(type);
+  return success();
+}

@@ -232,6 +232,35 @@ ShardingRule OneHotOp::getShardingRule() {
   return builder.take();
 }
 
+/// Bytes can be sharded where flags fill them.
+static ShardingRule bitsRule(Operation *op, bool packs) {
+  RuleBuilder builder(op);
+  FactorMapping &flags = packs ? builder.operand(0) : builder.result(0),
+                &bytes = packs ? builder.result(0) : builder.operand(0);
+  ArrayRef<int64_t> shape =
+      shapeOf(packs ? op->getOperand(0) : op->getResult(0));
+  flags = bytes = builder.factors(shape.drop_back());
+  int64_t size = shape.back();
+  if (size % 8 != 0) {
+    flags.push_back(builder.wholeFactor(size));
+    bytes.push_back(builder.wholeFactor((size + 7) / 8));
+    return builder.take();
+  }
+  DimFactors both = builder.factor(size / 8);
+  bytes.push_back(both);
+  llvm::append_range(both, builder.wholeFactor(8));
+  flags.push_back(both);
+  return builder.take();
+}
+
+ShardingRule PackBitsOp::getShardingRule() {
+  return bitsRule(getOperation(), /*packs=*/true);
+}
+
+ShardingRule UnpackBitsOp::getShardingRule() {
+  return bitsRule(getOperation(), /*packs=*/false);
+}
+
 ShardingRule PatchesOp::getShardingRule() {
   // [n, c, h, w] to [n, oh, ow, c, kh, kw]: windows overlap, so h and w are
   // replicated.

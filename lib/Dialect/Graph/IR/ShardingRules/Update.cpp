@@ -73,3 +73,15 @@ ShardingRule SgdOp::getShardingRule() {
 ShardingRule EncodeOp::getShardingRule() { return update(getOperation(), {0}); }
 
 ShardingRule DecodeOp::getShardingRule() { return update(getOperation(), {0}); }
+
+ShardingRule OrthonormalizeOp::getShardingRule() {
+  // A matrix is replicated; matrices can be sharded. Of zeros there are still
+  // orthonormal columns.
+  RuleBuilder builder(getOperation());
+  ArrayRef<int64_t> shape = shapeOf(getInput());
+  FactorMapping mapping = builder.factors(shape.drop_back(2));
+  for (int64_t size : shape.take_back(2))
+    mapping.push_back(builder.wholeFactor(size));
+  builder.operand(0) = builder.result(0) = mapping;
+  return builder.take();
+}
