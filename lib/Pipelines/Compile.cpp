@@ -84,6 +84,8 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
   CompileOptions own = options;
   settleTarget(own);
+  if (std::string why = compressionProblem(own.phases); !why.empty())
+    return emitError(module.getLoc()) << why;
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

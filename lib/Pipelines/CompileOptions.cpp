@@ -117,6 +117,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("activation_reduction",
                       options.phases.activationReduction) &&
       map.mapOptional("merge_products", options.phases.mergeProducts) &&
+      map.mapOptional("compress", options.phases.compress) &&
+      map.mapOptional("compress_over", options.phases.compressOver) &&
       map.mapOptional("gradient_dtype", options.phases.gradientType) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&

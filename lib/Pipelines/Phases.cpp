@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
@@ -60,6 +61,27 @@ bool cleave::isActivationReduction(StringRef name) {
 
 bool cleave::isMergeProducts(StringRef name) {
   return llvm::is_contained({"auto", "on", "off"}, name);
+}
+
+std::string cleave::compressionProblem(const PhaseOptions &options) {
+  if (options.compress.empty())
+    return "";
+  if (std::string why = spmd::compressionProblem(options.compress);
+      !why.empty())
+    return why;
+  if (options.mesh.empty())
+    return "compressed gradients need a mesh: nothing is summed over ranks "
+           "without one";
+  if (options.grains > 0)
+    return "compressed gradients depend on the number of ranks: they cannot be "
+           "deterministic for every number of them";
+  if (pipelineShape(options).asynchronous)
+    return "compressed gradients need a synchronous schedule: '" +
+           options.schedule + "' updates after each micro-batch";
+  if (options.optimizerFusion == "backward")
+    return "compressed gradients are complete after backward: updates cannot "
+           "run in it";
+  return "";
 }
 
 std::string cleave::offloadProblem(StringRef kinds) {
@@ -240,6 +262,14 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   place.microBatches = placedMicroBatches(options);
   place.grains = options.grains;
   passes.addPass(spmd::createPlace(place));
+  // Where the order of samples is known, and nothing is sharded yet but what
+  // recipes annotate.
+  if (!options.compress.empty()) {
+    spmd::CompressGradientsOptions compress;
+    compress.compress = options.compress;
+    compress.over = options.compressOver;
+    passes.addPass(spmd::createCompressGradients(compress));
+  }
   passes.addPass(spmd::createPad());
   passes.addPass(spmd::createPropagate());
 }
@@ -248,6 +278,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
 static bool updatesInBackward(const PhaseOptions &options) {
   return options.optimizerFusion == "backward" ||
          (options.optimizerFusion == "auto" && options.microBatches == 1 &&
+          options.compress.empty() &&
           !options.checkFinite && options.optimizer.maxGradNorm == 0 &&
           !options.scalesLoss());
 }
@@ -300,6 +331,8 @@ void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
   split.gather = gatherMode(options);
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
+  if (!options.compress.empty())
+    split.fusion = "none";
   // While an update is a few ops on what each device has.
   if (forward)
     passes.addPass(pipe::createDeferUpdate());
@@ -369,6 +402,8 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   unroll.writeOut = options.writeOutActions;
   passes.addPass(exec::createUnrollSchedule(unroll));
   passes.addNestedPass<func::FuncOp>(exec::createSelectCollectives());
+  // Shardings, by which the phases before know workers, are not read any more.
+  passes.addPass(graph::createInlineWorkers());
   exec::DecomposeOptions decompose;
   decompose.wideAttention = options.wideAttention;
   passes.addNestedPass<func::FuncOp>(exec::createDecompose(decompose));

@@ -251,7 +251,11 @@ DrawnOutcome cleave::compareDrawn(const RandomGraph &graph,
         return failure();
       return runPhases(*lowered, Phase::Scheduled, options,
                        [&](Phase phase, ModuleOp reached) {
-                         if (phase == Phase::Step)
+                         // What changes the mathematics is the whole-tensor
+                         // program in which it has been done.
+                         if (phase == (options.phases.compress.empty()
+                                           ? Phase::Step
+                                           : Phase::Placed))
                            step = reached.clone();
                        });
     });

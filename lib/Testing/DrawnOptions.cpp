@@ -168,6 +168,20 @@ static void drawRules(Random &rng, const RandomGraph &graph,
   }
 }
 
+/// Compressed gradients, where samples are sharded over "dp". What depends on
+/// the sign of a gradient that is 0 but for rounding, or on which of two
+/// gradients of one magnitude is larger, is not drawn.
+static void drawCompression(Random &rng, bool asynchronous,
+                            PhaseOptions &options) {
+  bool usable = StringRef(options.mesh).contains("dp=") && !asynchronous &&
+                options.grains == 0 && options.optimizerFusion != "backward";
+  if (usable && rng.chance(0.8))
+    options.compress =
+        choose(rng, {"topk,density=1,smallest=0,unit=shard",
+                     "threshold,keep=1,every=2,smallest=0,unit=shard",
+                     "powersgd,rank=1,min_rate=0.4", "int8,smallest=0"});
+}
+
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random rng(graph.seed ^ 0x0d12a);
   std::vector<std::string> parameters;
@@ -247,6 +261,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
       options.offload = choose(tier, {"state", "saved", "state,saved"});
     options.offloadedBytes = choose(tier, {int64_t(1), int64_t(256)});
   }
+  Random compression(graph.seed ^ 0xc09f);
+  drawCompression(compression, asynchronous, options);
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   Random chunks(graph.seed ^ 0xc4c4);
@@ -288,6 +304,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("gradient_dtype", own.gradientType);
   add("merge_products", own.mergeProducts);
   add("offload", own.offload);
+  add("compress", StringRef(own.compress).split(',').first);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);
   add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);

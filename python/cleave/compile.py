@@ -74,6 +74,8 @@ def compile(
     save_precision: str = "f32",
     activation_reduction: str = "auto",
     merge_products: str = "auto",
+    compress: str | None = None,
+    compress_over: str = "dp",
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -255,6 +257,11 @@ def compile(
         merge_products: with 16-bit precision, whether products of one value by several
             weights are one product, as those of query, key and value: "on", "off", or
             "auto": on a GPU. Sums of their gradients are then rounded once.
+        compress: how gradients are summed over ranks with less data, which changes the
+            mathematics: "powersgd,rank=4" (factors of low rank, arXiv 1905.13727), or
+            "topk,density=0.01" (the largest elements of each rank). What is not sent is
+            added in the next step (error feedback); it is state of the optimizer.
+        compress_over: the axis of the mesh over which compressed gradients are summed.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of
@@ -462,6 +469,7 @@ def compile(
             "save_precision": save_precision,
             "activation_reduction": activation_reduction,
             "merge_products": merge_products,
+            **({"compress": compress, "compress_over": compress_over} if compress else {}),
             "gradient_dtype": gradient_dtype,
             "micro_batches": parts,
             "grains": deterministic or 0,

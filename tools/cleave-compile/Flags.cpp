@@ -8,6 +8,7 @@
 #include "Flags.h"
 #include "PrecisionPatterns.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
+#include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/MeasureMachine.h"
 #include "cleave/Pipelines/PredictStep.h"
@@ -236,6 +237,12 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.mergeProducts == "on" && flags.precision == "f32")
     return "--merge-products on needs --precision bf16 or fp16: weights in f32 "
            "are not copied";
+  if (!flags.compress.empty())
+    if (std::string why = spmd::compressionProblem(flags.compress);
+        !why.empty())
+      return "--compress: " + why;
+  if (flags.compressOver.getNumOccurrences() && flags.compress.empty())
+    return "--compress-over needs --compress";
   if (!isSavePrecision(flags.savePrecision))
     return "--save-precision is f32, bf16, fp16 or fp8, not '" +
            flags.savePrecision + "'";
@@ -365,6 +372,8 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.savePrecision = flags.savePrecision;
   options.phases.activationReduction = flags.activationReduction;
   options.phases.mergeProducts = flags.mergeProducts;
+  options.phases.compress = flags.compress;
+  options.phases.compressOver = flags.compressOver;
   options.phases.gradientType = flags.gradientType;
   options.phases.postValidation = flags.postValidation;
   options.phases.offload = flags.offload;

@@ -241,6 +241,19 @@ struct Flags {
           "With 16-bit precision, whether products of one value by several "
           "weights are one product, as those of query, key and value: auto, "
           "the default, on a GPU; on; off")};
+  cl::opt<std::string> compress{
+      "compress", cl::cat(training), cl::value_desc("compressor[,setting=x]"),
+      cl::desc(
+          "Sum gradients over ranks with less data, which changes the "
+          "mathematics: powersgd,rank=4 (factors of low rank), "
+          "topk,density=0.01 (the largest elements). What is not sent is added "
+          "in the next step (error feedback)")};
+  cl::opt<std::string> compressOver{
+      "compress-over", cl::init("dp"), cl::cat(training),
+      cl::value_desc("axis"),
+      cl::desc("With --compress: the axis of the mesh over which compressed "
+               "gradients are summed, dp by default; over others they are "
+               "summed in full")};
   cl::opt<std::string> gradientType{
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),

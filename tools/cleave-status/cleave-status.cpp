@@ -41,7 +41,7 @@ struct Column {
 
 Answer yesIf(bool condition) { return condition ? Answer::Yes : Answer::No; }
 
-/// Ops that a library command computes.
+/// Ops that a library command computes, or that a pass replaces by such.
 llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
   RewritePatternSet patterns(context);
   exec::populateSelectCheck(patterns);
@@ -49,7 +49,8 @@ llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
   exec::populateSelectAttention(patterns);
   exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1, {});
   exec::populateSelectOrthonormalize(patterns);
-  llvm::DenseSet<OperationName> names;
+  llvm::DenseSet<OperationName> names{
+      OperationName(graph::PerWorkerOp::getOperationName(), context)};
   for (const auto &pattern : patterns.getNativePatterns())
     if (std::optional<OperationName> root = pattern->getRootKind())
       names.insert(*root);

@@ -86,6 +86,9 @@ struct PhaseOptions {
   /// The type in which gradients of weights are summed over
   /// micro-batches and ranks: "f32", or that of `precision`, but not with "fp8".
   std::string gradientType = "f32";
+  /// How gradients are compressed where they are summed over `compressOver`
+  /// (--spmd-compress-gradients): "powersgd,rank=4"; empty: not at all.
+  std::string compress, compressOver = "dp";
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
   /// program takes as many side by side.
@@ -193,6 +196,10 @@ bool isGradientType(llvm::StringRef name, llvm::StringRef precision);
 bool isResidual(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::activationReduction`.
 bool isActivationReduction(llvm::StringRef name);
+/// Why gradients cannot be compressed as the options say; empty if they can, or
+/// are not.
+std::string compressionProblem(const PhaseOptions &options);
+
 /// Whether `name` is a value of `PhaseOptions::mergeProducts`.
 bool isMergeProducts(llvm::StringRef name);
 /// Whether `name` is a value of `PhaseOptions::pipeSlices`.

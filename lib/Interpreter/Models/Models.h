@@ -46,6 +46,7 @@ void attachAttentionModels(mlir::MLIRContext *context);
 void attachNormModels(mlir::MLIRContext *context);
 void attachLossModels(mlir::MLIRContext *context);
 void attachUpdateModels(mlir::MLIRContext *context);
+void attachPerWorkerModel(mlir::MLIRContext *context);
 void attachSpmdModels(mlir::MLIRContext *context);
 
 /// `c[m, n] += a[m, k] b[k, n]`, row-major, summed over k in increasing order;

@@ -25,6 +25,7 @@ void cleave::registerReferenceModels(DialectRegistry &registry) {
     attachNormModels(context);
     attachLossModels(context);
     attachUpdateModels(context);
+    attachPerWorkerModel(context);
   });
   registry.addExtension(+[](MLIRContext *context, spmd::SpmdDialect *) {
     attachSpmdModels(context);

@@ -32,6 +32,17 @@ Operation *GraphDialect::materializeConstant(OpBuilder &builder,
   return ConstantOp::create(builder, loc, elements);
 }
 
+/// Whether the dimensions of a parameter that are not -1 increase.
+static bool areInOrder(ArrayRef<int64_t> dims) {
+  int64_t last = -1;
+  for (int64_t dim : dims) {
+    if (dim < -1 || (dim >= 0 && dim <= last))
+      return false;
+    last = std::max(last, dim);
+  }
+  return true;
+}
+
 /// Checks one `graph.` attribute of an argument or a result of type `type`.
 /// `valid` is the shape without padding, if the tensor is padded.
 static LogicalResult verifyEntryAttribute(Operation *op, Type type,
@@ -89,10 +100,9 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     auto dims = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
     if (!dims || !tensor ||
         static_cast<int64_t>(dims.size()) != tensor.getRank() ||
-        !llvm::is_sorted(dims.asArrayRef(), std::less_equal<int64_t>()) ||
-        (!dims.empty() && dims[0] < 0))
-      return error("must be a dimension of the parameter for each dimension of "
-                   "the tensor, in order");
+        !areInOrder(dims.asArrayRef()))
+      return error("must be a dimension of the parameter, or -1, for each "
+                   "dimension of the tensor, in order");
     return success();
   }
   if (name == kValueAttr) {

@@ -179,6 +179,57 @@ def Graph_DecodeOp : Graph_InferredOp<"decode",
 }
 
 //===----------------------------------------------------------------------===//
+// Workers
+//===----------------------------------------------------------------------===//
+
+def Graph_PerWorkerOp : Graph_PureOp<"per_worker", [Graph_BackwardOnly,
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>,
+    DeclareOpInterfaceMethods<Graph_IndexUseOpInterface>]> {
+  let summary = "An op, computed for the samples of each worker alone";
+  let description = [{
+    Workers are a dimension. `worker_dims` has an entry for each operand, and
+    `result_dims` one for each result: the dimension of the workers, or -1 for an
+    operand that all workers read. Worker `n` computes the op `callee`, which has the
+    attributes `with`, on slice `n` of each operand, and gives slice `n` of each
+    result. The op does not see the dimension. If it is the first one, the slice
+    has the others; otherwise it stands between two dimensions of which the op
+    sees the product: samples `[before, workers, after, ...]` are
+    `[before * after, ...]` to a worker.
+
+    A sum over samples becomes a sum for each worker:
+    ```mlir
+    %s = graph.reduce sum %x {dims = array<i64: 0>} : (tensor<8x5xf32>) -> tensor<5xf32>
+    // for 4 workers, each of which has one sample of each half of the batch
+    %xw = graph.reshape %x : (tensor<8x5xf32>) -> tensor<2x4x1x5xf32>
+    %sw = graph.per_worker "graph.reduce" of %xw at [1] to [0]
+        with {dims = array<i64: 0>, kind = ...} : (tensor<2x4x1x5xf32>) -> tensor<4x5xf32>
+    ```
+    Where the workers are sharded, each rank computes the op itself on its
+    samples: `--graph-inline-workers` leaves nothing else.
+  }];
+  let arguments = (ins Variadic<Graph_Tensor>:$inputs, StrAttr:$callee,
+                       DenseI64ArrayAttr:$worker_dims,
+                       DenseI64ArrayAttr:$result_dims, DictionaryAttr:$with);
+  let results = (outs Variadic<Graph_Tensor>:$outputs);
+  let assemblyFormat = [{
+    $callee `of` $inputs `at` $worker_dims `to` $result_dims `with` $with attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The number of workers: on a shard, of this rank.
+    int64_t getWorkers();
+    /// Creates the op of one worker at the builder's insertion point, with its
+    /// operands; null if there is no such op, or it cannot have them.
+    ::mlir::Operation *createInner(::mlir::OpBuilder &builder,
+                                   ::mlir::ValueRange operands);
+    /// The type of a worker's slice of a tensor of `type` that has the workers
+    /// in dimension `dim`, or of `type` itself for -1.
+    static ::mlir::RankedTensorType sliceType(::mlir::Type type, int64_t dim);
+  }];
+}
+
+//===----------------------------------------------------------------------===//
 // Compressed gradients
 //===----------------------------------------------------------------------===//
 

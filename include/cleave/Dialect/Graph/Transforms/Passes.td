@@ -362,6 +362,21 @@ def SeparateBias : Pass<"graph-separate-bias", "::mlir::ModuleOp"> {
   }];
 }
 
+def InlineWorkers : Pass<"graph-inline-workers", "::mlir::ModuleOp"> {
+  let summary = "Replaces the ops of workers by ops of each worker";
+  let description = [{
+    Replaces each `graph.per_worker` by its op: once, on the samples of a rank,
+    where the workers are sharded, else once for each worker.
+    ```mlir
+    %s = graph.per_worker "graph.reduce" of %x at [1] to [0] with {...} : (tensor<1x1x4x5xf32>) -> tensor<1x5xf32>
+    // becomes
+    %0 = graph.reshape %x : (tensor<1x1x4x5xf32>) -> tensor<4x5xf32>
+    %1 = graph.reduce sum %0 {dims = array<i64: 0>} : (tensor<4x5xf32>) -> tensor<5xf32>
+    %s = graph.reshape %1 : (tensor<5xf32>) -> tensor<1x5xf32>
+    ```
+  }];
+}
+
 def GuardIndices : Pass<"graph-guard-indices", "::mlir::ModuleOp"> {
   let summary = "Checks that computed indices are in range";
   let description = [{

@@ -215,6 +215,42 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
+def CompressGradients : Pass<"spmd-compress-gradients", "::mlir::ModuleOp"> {
+  let summary = "Sums gradients over workers with less communication";
+  let description = [{
+    The positions of an axis that shards samples are workers. Each gradient that
+    is a sum over samples becomes the tensor of each worker's sum, which joins
+    what the worker did not send before (the residual, state of the step), and a
+    compressor adds up less than all of it. This changes the mathematics of a
+    step. The result is a program on whole tensors, that one device can run; it
+    is placed and partitioned as any other.
+
+    `compress` is a compressor with its settings: `powersgd,rank=4`,
+    `topk,density=0.01`. Gradients of small parameters, and of those that the axis
+    shards, are summed as they are. Runs after `--spmd-place`, which orders
+    samples, and before `--spmd-propagate`.
+    ```mlir
+    %g = graph.gradient %dw of "w" : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    // becomes, for topk and 2 workers
+    %parts = graph.per_worker ... -> tensor<2x8x4xf32>
+    %terms = graph.add (graph.gradient %parts of "w"), %residual
+    %size = graph.abs %terms
+    %_, %i = graph.top_k %size {k = 1 : i64}
+    %v = graph.gather %terms, %i
+    %sum = graph.scatter_add (spmd.constrain %v), (spmd.constrain %i)
+    %next_residual = graph.sub %terms, (graph.scatter_add %v, %i)
+    ```
+  }];
+  let options = [
+    Option<"compress", "compress", "std::string", "",
+           "A compressor and its settings: powersgd,rank=4">,
+    Option<"over", "over", "std::string", "\"dp\"",
+           "The axis whose positions are the workers">,
+  ];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
+}
+
 def Pad : Pass<"spmd-pad", "::mlir::ModuleOp"> {
   let summary = "Pads dimensions that annotations shard unevenly";
   let description = [{

@@ -1,0 +1,275 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Compressed gradients: recurrences in NumPy, and the split step against the whole one.
+
+The program after `--spmd-compress-gradients` is one of whole tensors, in which workers are a
+dimension. Its gradients of each worker are those of PyTorch on the worker's samples; what a
+compressor makes of them is computed again in NumPy; and the program on ranks equals it.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from cleave.testing.tools import ToolError, interpret
+from test_recipes import OPTIMIZERS, agree, emit, family, random_inputs
+
+#: No dropout: PyTorch computes the same.
+STILL = tuple((name, 0.0) for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"))
+SIZES = (8, 8, *STILL)
+#: Exact in f32.
+LR = 0.125
+PLAIN = ["--optimizer=sgd"]
+
+COMPRESSORS = {
+    "topk": "topk,density=0.1,smallest=8",
+    "threshold": "threshold,keep=0.1,every=2,smallest=8",
+    "powersgd": "powersgd,rank=2,min_rate=1.2",
+    "fixed": "powersgd,rank=2,min_rate=1.2,right=fixed",
+    "int8": "int8,smallest=8",
+    "1bit": "1bit,smallest=8",
+}
+
+
+def compressed(folder, compress, mesh, recipes="", micro_batches=1, phase="placed",
+               flags=OPTIMIZERS["adamw"], sizes=(8, 8), more=()):
+    """The text of the compressed step."""
+    return emit(folder, "gpt2", phase, *flags, f"--mesh={mesh}", f"--recipe={recipes}",
+                f"--micro-batches={micro_batches}", f"--compress={compress}", *more, sizes=sizes)
+
+
+def run(text, inputs):
+    """Results and published gradients of the step."""
+    return interpret(text, inputs, entry="train")
+
+
+def slot(values, name):
+    """The values of a slot of state, by parameter."""
+    return {key.removesuffix("." + name): value for key, value in values.items()
+            if key.endswith("." + name)}
+
+
+def zero_state(inputs):
+    """The inputs of a first step."""
+    inputs = {**inputs, "lr": np.array(LR, np.float32)}
+    return {name: np.zeros_like(value) if name.endswith((".residual", "_residual", ".threshold",
+                                                         ".right_factor")) else value
+            for name, value in inputs.items()}
+
+
+CASES = [
+    ("dp=2", "", 1), ("dp=4", "", 1), ("dp=2", "", 2), ("dp=2,tp=2", "megatron-sp", 2),
+    ("dp=2,cp=2", "ring", 1), ("dp=4", "zero1", 1), ("dp=2,fsdp=2", "dp(fsdp),zero3(fsdp)", 1),
+]
+
+
+@pytest.mark.parametrize("mesh, recipes, micro_batches", CASES)
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_ranks_equal_the_program_of_whole_tensors(tmp_path, name, mesh, recipes, micro_batches):
+    compress = COMPRESSORS[name]
+    if "tp=" in mesh or "fsdp=" in mesh:
+        if name in ("int8", "1bit"):
+            pytest.skip("codes are of tensors that no other axis shards")
+        if name in ("topk", "threshold"):
+            compress += ",unit=shard"
+    whole = compressed(tmp_path, compress, mesh, recipes, micro_batches)
+    inputs = random_inputs(whole)
+    results, gradients = run(whole, inputs)
+    own_results, own_gradients = run(
+        compressed(tmp_path, compress, mesh, recipes, micro_batches, "local"), inputs)
+    agree(own_results, results)
+    agree(own_gradients, gradients)
+    assert slot(results, "residual")
+
+
+def chain(text, inputs, steps):
+    """Runs steps one after the other; yields the inputs, results and gradients of each."""
+    inputs = zero_state(inputs)
+    for number in range(1, steps + 1):
+        inputs["step"] = np.array(number)
+        results, gradients = run(text, inputs)
+        yield inputs, results, gradients
+        inputs = {**inputs, **{name: value for name, value in results.items() if name in inputs}}
+
+
+def torch_gradients(inputs, workers, micro_batches):
+    """Gradients of each worker's samples in PyTorch, by parameter: `[workers, ...]`."""
+    model = family("gpt2", **dict(STILL))().train().double()
+    model.load_state_dict({name: torch.from_numpy(inputs[name]).reshape(value.shape)
+                           for name, value in model.state_dict().items() if name in inputs},
+                          strict=False)
+    model.tie_weights()
+    ids, labels = (torch.from_numpy(inputs[name]) for name in ("input_ids", "labels"))
+    count = (labels[:, 1:] != -100).sum()
+    order = np.arange(len(ids)).reshape(micro_batches, workers, -1)
+    found = {}
+    for worker in range(workers):
+        own = order[:, worker].ravel()
+        model.zero_grad()
+        logits = model(input_ids=ids[own]).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels[own][:, 1:].flatten(), ignore_index=-100,
+            reduction="sum")
+        (loss / count).backward()
+        for name, parameter in model.named_parameters():
+            found.setdefault(name, []).append(parameter.grad.numpy().copy())
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_gradients_of_workers_are_those_of_pytorch(tmp_path, micro_batches):
+    text = compressed(tmp_path, "topk,density=1,smallest=0", "dp=2", flags=PLAIN, sizes=SIZES,
+                      micro_batches=micro_batches)
+    inputs = zero_state(random_inputs(text))
+    _, gradients = run(text, inputs)
+    expected = torch_gradients(inputs, 2, micro_batches)
+    assert gradients.keys() == expected.keys()
+    for name, value in expected.items():
+        assert gradients[name].size == value.size, name
+        error = np.abs(gradients[name].reshape(value.shape) - value).max()
+        assert error <= 1e-12 * max(np.abs(value).max(), 1e-3), (name, error)
+
+
+def orthonormal(matrix):
+    q, r = np.linalg.qr(matrix)
+    return q * np.where(np.diag(r) < 0, -1.0, 1.0)
+
+
+def largest(terms, count):
+    """Indices of the largest magnitudes of rows, lower indices first."""
+    return np.argsort(-np.abs(terms), axis=1, kind="stable")[:, :count]
+
+
+def share(fraction, size):
+    return min(max(int(np.floor(fraction * size + 0.5)), 1), size)
+
+
+class Recurrence:
+    """What a compressor makes of `[workers, elements]` terms; state by name."""
+
+    def __init__(self, name, shape, workers):
+        self.name, self.shape, self.workers, self.state = name, shape, workers, {}
+
+    def __call__(self, terms, number):
+        return getattr(self, {"1bit": "codes", "int8": "codes", "fixed": "powersgd"}
+                       .get(self.name, self.name))(terms, number)
+
+    def topk(self, terms, number):
+        sent = np.zeros_like(terms)
+        chosen = largest(terms, share(0.1, terms.shape[1]))
+        np.put_along_axis(sent, chosen, np.take_along_axis(terms, chosen, 1), 1)
+        return sent.sum(0), terms - sent
+
+    def threshold(self, terms, number):
+        keep = share(0.1, terms.shape[1])
+        chosen = largest(terms, min(int(np.ceil(1.5 * keep)), terms.shape[1]))
+        values = np.take_along_axis(terms, chosen, 1)
+        if number % 2 == 1:
+            self.state["threshold"] = np.abs(values[:, keep - 1:keep])
+        values = np.where(np.abs(values) >= self.state["threshold"], values, 0)
+        sent = np.zeros_like(terms)
+        np.put_along_axis(sent, chosen, values, 1)
+        return sent.sum(0), terms - sent
+
+    def powersgd(self, terms, number):
+        matrices = terms.reshape(self.workers, self.shape[0], -1)
+        columns = matrices.shape[2]
+        row, column = np.arange(columns)[:, None] * 1.0, np.arange(2)[None] * 1.0
+        large = np.sin(row * 12.9898 + column * 78.233) * 43758.5453
+        start = 2 * (large - np.floor(large)) - 1
+        if self.name == "powersgd":
+            start = self.state.get("right_factor", start)
+        left = orthonormal((matrices @ start).sum(0))
+        right = (matrices.transpose(0, 2, 1) @ left).sum(0)
+        self.state["right_factor"] = right
+        total = left @ right.T
+        return total.ravel(), (matrices - total / self.workers).reshape(terms.shape)
+
+    def encode(self, values):
+        """The values that the codes of the last dimension stand for."""
+        if self.name == "1bit":
+            return np.where(values < 0, -1, 1) * np.abs(values).mean(-1, keepdims=True)
+        scale = np.abs(values).max(-1, keepdims=True) / 127
+        return np.floor(values / np.where(scale > 0, scale, 1) + 0.5) * scale
+
+    def codes(self, terms, number):
+        size = -(-terms.shape[1] // self.workers)
+        if self.name == "1bit":
+            size = -(-size // 8) * 8
+        padded = np.pad(terms, ((0, 0), (0, size * self.workers - terms.shape[1])))
+        pieces = padded.reshape(self.workers, self.workers, size)
+        sent = self.encode(pieces)
+        sums = sent.sum(0) + self.state.get("owner_residual", 0)
+        total = self.encode(sums)
+        self.state["owner_residual"] = sums - total
+        kept = (pieces - sent).reshape(self.workers, -1)[:, :terms.shape[1]]
+        return total.ravel()[:terms.shape[1]], kept
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "dp=4"])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_steps_follow_the_recurrence(tmp_path, name, mesh):
+    """Three steps: sums, residuals and further state; and nothing is lost over all of them."""
+    text = compressed(tmp_path, COMPRESSORS[name], mesh, flags=PLAIN, sizes=SIZES)
+    workers = int(mesh[-1])
+    known, sent, whole = {}, {}, {}
+    for inputs, results, gradients in chain(text, random_inputs(text), 3):
+        residuals = slot(results, "residual")
+        assert residuals
+        for parameter, kept in residuals.items():
+            shape = results[parameter].shape
+            recurrence = known.setdefault(parameter, Recurrence(name, shape, workers))
+            gradient = gradients[parameter].reshape(workers, -1)
+            total, rest = recurrence(
+                gradient + inputs[parameter + ".residual"].reshape(workers, -1),
+                int(inputs["step"]))
+            scale = np.abs(gradient).max() + 1e-3
+            assert np.abs(kept.reshape(workers, -1) - rest).max() <= 1e-10 * scale, parameter
+            found = ((inputs[parameter] - results[parameter]) / LR).ravel()
+            assert np.abs(found - total).max() <= 1e-9 * scale, parameter
+            for key, value in recurrence.state.items():
+                if (state := results.get(f"{parameter}.{key}")) is not None:
+                    assert np.abs(state.ravel() - value.ravel()).max() <= 1e-9 * scale, key
+            sent[parameter] = sent.get(parameter, 0) + found
+            whole[parameter] = whole.get(parameter, 0) + gradient.sum(0)
+        last = results
+    for parameter, kept in slot(last, "residual").items():
+        left = kept.reshape(workers, -1).sum(0)
+        if (owner := last.get(parameter + ".owner_residual")) is not None:
+            left = left + owner.ravel()[:left.size]
+        # Sums are found from differences of parameters, which round at 1e-16 / LR.
+        scale = np.abs(whole[parameter]).max() + 1e-3
+        assert np.abs(sent[parameter] + left - whole[parameter]).max() <= 1e-11 * scale, parameter
+
+
+@pytest.mark.parametrize("mesh, recipes, compress, message", [
+    ("dp=2", "", "gzip", "unknown compression 'gzip'; there are powersgd, topk, threshold, int8, "
+     "1bit"),
+    ("dp=2", "", "topk", "compression 'topk' needs density, which must be above 0 and at most 1"),
+    ("dp=2", "", "topk,density=0", "density of compression 'topk' must be above 0 and at most 1, "
+     "got '0'"),
+    ("dp=2", "", "topk,density=nan", "must be above 0"),
+    ("dp=2", "", "topk,rank=4,density=1", "compression 'topk' has no setting 'rank'"),
+    ("dp=2", "", "topk,density=1,density=1", "is given twice"),
+    ("dp=2", "", "topk,density=1,unit=row", "must be tensor or shard, got 'row'"),
+    ("dp=2", "", "powersgd,rank=1.5", "rank of compression 'powersgd' must be a positive integer"),
+    ("dp=2", "", "powersgd,rank=64,min_rate=0", "rank 64 is above 32, the smaller side of this "
+     "matrix"),
+    ("dp=2", "", "powersgd,rank=512", "compresses no gradient of '@train'"),
+    ("dp=2", "zero2", "topk,density=0.1", "no rank has the whole gradient, which a recipe shards "
+     'over "dp": use \'zero1\', or compress over another axis'),
+    ("dp=2", "zero3", "powersgd,rank=2,min_rate=1", "no rank has the whole gradient"),
+    ("dp=2,tp=2", "megatron", "topk,density=0.1,smallest=8", "use unit=shard"),
+    ("tp=2", "megatron", "topk,density=0.1", 'the mesh has no axis "dp"'),
+    ("", "", "topk,density=0.1", "need a mesh"),
+])
+def test_what_is_refused(tmp_path, mesh, recipes, compress, message):
+    with pytest.raises(ToolError, match=re.escape(message)):
+        compressed(tmp_path, compress, mesh, recipes)
+
+
+def test_a_sum_that_gains_nothing_is_said(tmp_path, capfd):
+    text = compressed(tmp_path, "topk,density=0.5,smallest=8", "dp=2")
+    assert "per_worker" in text
