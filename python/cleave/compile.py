@@ -258,9 +258,10 @@ def compile(
             weights are one product, as those of query, key and value: "on", "off", or
             "auto": on a GPU. Sums of their gradients are then rounded once.
         compress: how gradients are summed over ranks with less data, which changes the
-            mathematics: "powersgd,rank=4" (factors of low rank, arXiv 1905.13727), or
-            "topk,density=0.01" (the largest elements of each rank). What is not sent is
-            added in the next step (error feedback); it is state of the optimizer.
+            mathematics: "powersgd,rank=4" (factors of low rank, arXiv 1905.13727),
+            "topk,density=0.01" (the largest elements of each rank), "threshold,keep=0.005"
+            (those above a threshold), "int8" or "1bit" (codes). What is not sent is added in
+            the next step (error feedback); it is state of the optimizer.
         compress_over: the axis of the mesh over which compressed gradients are summed.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of

@@ -246,8 +246,9 @@ struct Flags {
       cl::desc(
           "Sum gradients over ranks with less data, which changes the "
           "mathematics: powersgd,rank=4 (factors of low rank), "
-          "topk,density=0.01 (the largest elements). What is not sent is added "
-          "in the next step (error feedback)")};
+          "topk,density=0.01 (the largest elements), threshold,keep=0.005, "
+          "int8 or 1bit (codes). What is not sent is added in the next step "
+          "(error feedback)")};
   cl::opt<std::string> compressOver{
       "compress-over", cl::init("dp"), cl::cat(training),
       cl::value_desc("axis"),
