@@ -108,7 +108,7 @@ class Page:
         # At a port that is free.
         text = text.replace("torchrun --nproc", "torchrun --standalone --nproc")
         # A compilation that is only shown still says where it writes.
-        text = re.sub(r"(?m)^(cleave-compile (?!.*(-o|--emit|--explain)\b).*?)( +#.*)?$",
+        text = re.sub(r"(?m)^(cleave-compile (?!.*(-o|--emit|--explain|--plan-only)\b).*?)( +#.*)?$",
                       r"\1 -o out.so", text)
         environment = os.environ | {
             "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent),
