@@ -1,0 +1,402 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""A program as a graph of nodes and handles (Launchpad, arXiv 2106.04516).
+
+    program = Program()
+    feed = program.add("feed", Feed, rows)              # a handle; nothing is constructed yet
+    program.add("trainer", Trainer, feed, program.launcher)
+    program.launch("processes").wait()                  # or "threads", or "ray"
+
+A node is an object that is constructed where it runs, once the program is launched. A handle
+among the arguments of its constructor becomes a client there, whose methods are those of the
+other node: `feed.batch(3)` is a call, `feed.later("batch", 3)` a future of its result. Calls of a
+node run at the same time, each in a thread; arguments and results are copies. A node with a
+method `run` is active; the program ends when all active nodes have returned, when one raised an
+exception, or when somebody calls `stop()` of `program.launcher`.
+
+Processes listen on the loopback address, and take calls from holders of the program's key alone.
+"""
+
+import concurrent.futures
+import dataclasses
+import importlib
+import importlib.util
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import secrets
+import socket
+import sys
+import threading
+import time
+import traceback
+
+#: Seconds in which nodes end by themselves once the program is stopped.
+GRACE = 10.0
+#: The handle of the launcher.
+LAUNCHER = -1
+
+
+class Stopped(Exception):
+    """Raised by calls of a program that has been stopped; ends `run` without an error."""
+
+
+class NodeError(RuntimeError):
+    """A node raised an exception, or its process ended early."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """Stands for a node in the arguments of others."""
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Node:
+    name: str
+    constructor: type
+    args: tuple
+    kwargs: dict
+    environment: dict = dataclasses.field(default_factory=dict)
+    #: The node stands for all ranks where these are no processes; else only for one of them.
+    first: bool = True
+
+
+class Client:
+    """Calls the methods of a node through `channel(method, args, kwargs)`, until `stopped` is set."""
+
+    def __init__(self, channel, stopped):
+        self._channel, self._stopped = channel, stopped
+
+    def __getattr__(self, method):
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return lambda *args, **kwargs: self._call(method, args, kwargs)
+
+    def _call(self, method, args, kwargs):
+        if self._stopped.is_set():
+            raise Stopped
+        return self._channel(method, args, kwargs)
+
+    def later(self, method, *args, **kwargs):
+        """A `concurrent.futures.Future` of the call's result."""
+        future = concurrent.futures.Future()
+
+        def call():
+            try:
+                future.set_result(self._call(method, args, kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
+
+
+def _resolve(value, clients):
+    """`value` with clients in the place of handles, also inside lists, tuples and dicts."""
+    if isinstance(value, Handle):
+        return clients[value.index]
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resolve(one, clients) for one in value)
+    if isinstance(value, dict):
+        return {key: _resolve(one, clients) for key, one in value.items()}
+    return value
+
+
+class Host:
+    """Where a node is: constructs and runs it, and answers calls."""
+
+    def __init__(self, node, index):
+        self.node, self.index = node, index
+        self.ready, self.stopped = threading.Event(), threading.Event()
+
+    def live(self, channels):
+        """Constructs the node and runs it to its end, which the launcher is told."""
+        error = None
+        clients = {i: Client(channel, self.stopped) for i, channel in channels.items()}
+        try:
+            args, kwargs = _resolve((self.node.args, self.node.kwargs), clients)
+            self.object = self.node.constructor(*args, **kwargs)
+            self.ready.set()
+            if hasattr(self.object, "run"):
+                self.object.run()
+        except Stopped:
+            pass
+        except BaseException:
+            error = f"the node '{self.node.name}' failed:\n{traceback.format_exc()}"
+        channels[LAUNCHER]("ended", (self.index, error), {})
+
+    def call(self, method, args, kwargs):
+        while not self.ready.wait(0.02):
+            if self.stopped.is_set():
+                raise Stopped
+        return getattr(self.object, method)(*args, **kwargs)
+
+    def stop(self):
+        self.stopped.set()
+
+
+class Launcher:
+    """Knows which nodes have ended. Its one method for nodes is `stop`."""
+
+    def __init__(self, nodes):
+        self.nodes, self.addresses, self.done = nodes, {}, set()
+        self.error, self.over = None, False
+        self.changed = threading.Condition()
+
+    def stop(self):
+        """Ends the program: the next calls that nodes make raise `Stopped`."""
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+
+    def ended(self, index, error):
+        with self.changed:
+            self.done.add(index)
+            if error and not self.over:
+                self.error = error
+            self.over |= bool(error) or len(self.done) == self.nodes
+            self.changed.notify_all()
+
+    def meet(self, index, address):
+        """Tells where a node listens; returns the addresses of all of them once these are known."""
+        with self.changed:
+            self.addresses[index] = address
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.over or len(self.addresses) == self.nodes)
+            if self.over:
+                raise Stopped
+            return self.addresses
+
+    def call(self, method, args, kwargs):
+        return getattr(self, method)(*args, **kwargs)
+
+    def wait(self, timeout=None):
+        """Whether the program is over, and the error that ended it."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.over, timeout)
+            return self.over, self.error
+
+
+class Program:
+    """Nodes, in the order in which they were added."""
+
+    def __init__(self):
+        self.nodes = []
+        self.launcher = Handle(LAUNCHER)
+
+    def add(self, name, constructor, *args, **kwargs):
+        """Adds a node, `constructor(*args, **kwargs)`; returns its handle."""
+        self.nodes.append(_Node(name, constructor, args, kwargs))
+        return Handle(len(self.nodes) - 1)
+
+    def add_ranks(self, count, name, constructor, *args, **kwargs):
+        """Adds a node for the ranks of a step that `cleave.compile` makes; returns its handle, or
+        that of rank 0. They are `count` processes with the variables of a launcher, or the
+        threads of one node, where the nodes are threads or actors of Ray."""
+        port = str(free_port()) if count > 1 else None
+        for rank in range(count):
+            own = {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank),
+                   "LOCAL_WORLD_SIZE": str(count), "CLEAVE_ADDRESS": "localhost", "CLEAVE_PORT": port}
+            self.nodes.append(_Node(f"{name} {rank}" if count > 1 else name, constructor, args, kwargs,
+                                    own if count > 1 else {}, rank == 0))
+        return Handle(len(self.nodes) - count)
+
+    def launch(self, how="threads"):
+        """Starts all nodes as "threads", "processes" or actors of "ray"; returns what waits for
+        their end. Ray must have been installed."""
+        if how not in RUNNING:
+            raise ValueError(f"nodes cannot be '{how}'; they are {', '.join(map(repr, RUNNING))}")
+        if not self.nodes:
+            raise ValueError("the program has no nodes; add one")
+        return RUNNING[how](self.nodes)
+
+
+def free_port():
+    """A port of the loopback address that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
+
+
+class Threads:
+    """Nodes as threads of this process. What passes between them is pickled as between
+    processes, so that nodes share nothing."""
+
+    def __init__(self, nodes):
+        self.hosts = {i: Host(node, i) for i, node in enumerate(nodes) if node.first}
+        self.launcher = Launcher(len(self.hosts))
+        channels = {i: self.channel(host.call) for i, host in self.hosts.items()}
+        channels[LAUNCHER] = self.launcher.call
+        self.threads = [threading.Thread(target=host.live, args=(channels,), daemon=True)
+                        for host in self.hosts.values()]
+        for thread in self.threads:
+            thread.start()
+
+    def channel(self, call):
+        return lambda method, args, kwargs: _copy(call(method, *_copy((args, kwargs))))
+
+    def end(self):
+        for host in self.hosts.values():
+            host.stop()
+        until = time.monotonic() + GRACE
+        for thread in self.threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def watch(self):
+        """What is to be looked at from time to time: nothing."""
+
+    def stop(self):
+        """Ends the program."""
+        self.launcher.stop()
+
+    def wait(self, timeout=None):
+        """Waits for the end of the program; raises `NodeError` if a node failed, and
+        `TimeoutError` after `timeout` seconds, which ends it too."""
+        until = None if timeout is None else time.monotonic() + timeout
+        over = False
+        while not over:
+            over, error = self.launcher.wait(0.1)
+            self.watch()
+            if not over and until is not None and time.monotonic() > until:
+                self.stop()
+                over, error = True, None
+                self.end()
+                raise TimeoutError(f"the program has not ended within {timeout:g} s")
+        self.end()
+        if error:
+            raise NodeError(error)
+
+
+def _copy(value):
+    return pickle.loads(pickle.dumps(value))
+
+
+# ---------------------------------------------------------------------------------------------
+# Processes
+# ---------------------------------------------------------------------------------------------
+
+
+def _serve(listener, call):
+    """Answers calls that come to `listener`, one thread for each connection."""
+    def answer(connection):
+        try:
+            while True:
+                method, args, kwargs = connection.recv()
+                try:
+                    reply = (True, call(method, args, kwargs))
+                except Exception as error:
+                    reply = (False, error)
+                try:
+                    connection.send(reply)
+                except (pickle.PicklingError, AttributeError, TypeError) as error:
+                    connection.send((False, NodeError(f"'{method}' gives what cannot be sent: {error}")))
+        except (EOFError, OSError):
+            pass
+
+    def accept():
+        while True:
+            try:
+                connection = listener.accept()
+            except multiprocessing.AuthenticationError:
+                continue
+            except (OSError, EOFError):
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+def _channel(address, key, stopped):
+    """Calls what listens at `address`, with a connection for each thread."""
+    own = threading.local()
+
+    def ask(method, args, kwargs):
+        try:
+            if not hasattr(own, "connection"):
+                own.connection = multiprocessing.connection.Client(address, authkey=key)
+            own.connection.send((method, args, kwargs))
+            good, result = own.connection.recv()
+        except (EOFError, OSError):
+            # The other process has ended, and so will the program.
+            stopped.wait(GRACE)
+            raise Stopped from None
+        if not good:
+            raise result
+        return result
+
+    return ask
+
+
+def _process(node, index, launcher, key):
+    """The life of a process that holds one node."""
+    os.environ.update(node.environment)
+    host = Host(node, index)
+    listener = multiprocessing.connection.Listener(("127.0.0.1", 0), backlog=64, authkey=key)
+
+    def call(method, args, kwargs):
+        return host.stop() if method == "__stop__" else host.call(method, args, kwargs)
+
+    _serve(listener, call)
+    channels = {LAUNCHER: _channel(launcher, key, host.stopped)}
+    try:
+        addresses = channels[LAUNCHER]("meet", (index, listener.address), {})
+        channels |= {i: _channel(at, key, host.stopped) for i, at in addresses.items()}
+        host.live(channels)
+        host.stopped.wait()
+    except Stopped:
+        pass
+    # Threads still wait at connections; what they hold could not be cleaned up in order.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class _Processes(Threads):
+    """Nodes as processes of this machine."""
+
+    def __init__(self, nodes):
+        self.launcher, self.key = Launcher(len(nodes)), secrets.token_bytes(32)
+        self.listener = multiprocessing.connection.Listener(("127.0.0.1", 0), backlog=64,
+                                                            authkey=self.key)
+        _serve(self.listener, self.launcher.call)
+        context = multiprocessing.get_context("spawn")
+        self.nodes = nodes
+        self.processes = [
+            context.Process(target=_process, args=(node, i, self.listener.address, self.key), daemon=True)
+            for i, node in enumerate(nodes)]
+        for process in self.processes:
+            process.start()
+
+    def watch(self):
+        for i, (node, process) in enumerate(zip(self.nodes, self.processes)):
+            if process.exitcode is not None and i not in self.launcher.done:
+                self.launcher.ended(i, f"the process of the node '{node.name}' has ended early, "
+                                       f"with status {process.exitcode}")
+
+    def end(self):
+        for address in self.launcher.addresses.values():
+            try:
+                with multiprocessing.connection.Client(address, authkey=self.key) as connection:
+                    connection.send(("__stop__", (), {}))
+                    connection.recv()
+            except (EOFError, OSError):
+                pass  # It has ended.
+        until = time.monotonic() + GRACE
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.exitcode is None:
+                process.terminate()
+                process.join()
+        self.listener.close()
+
+
+def _actors(nodes):
+    if not importlib.util.find_spec("ray"):
+        raise ValueError("nodes cannot be 'ray': Ray is not installed")
+    return importlib.import_module("launch_ray").Actors(nodes)
+
+
+#: What nodes can be.
+RUNNING = {"threads": Threads, "processes": _Processes, "ray": _actors}
