@@ -34,8 +34,8 @@ import traceback
 
 #: Seconds in which nodes end by themselves once the program is stopped.
 GRACE = 10.0
-#: The handle of the launcher.
-LAUNCHER = -1
+#: The name of the launcher among nodes.
+LAUNCHER = "launcher"
 
 
 class Stopped(Exception):
@@ -48,8 +48,8 @@ class NodeError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Handle:
-    """Stands for a node in the arguments of others."""
-    index: int
+    """Stands for the node of a name in the arguments of others."""
+    name: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Client:
 def _resolve(value, clients):
     """`value` with clients in the place of handles, also inside lists, tuples and dicts."""
     if isinstance(value, Handle):
-        return clients[value.index]
+        return clients[value.name]
     if isinstance(value, (list, tuple)):
         return type(value)(_resolve(one, clients) for one in value)
     if isinstance(value, dict):
@@ -107,14 +107,14 @@ def _resolve(value, clients):
 class Host:
     """Where a node is: constructs and runs it, and answers calls."""
 
-    def __init__(self, node, index):
-        self.node, self.index = node, index
+    def __init__(self, node):
+        self.node = node
         self.ready, self.stopped = threading.Event(), threading.Event()
 
     def live(self, channels):
         """Constructs the node and runs it to its end, which the launcher is told."""
         error = None
-        clients = {i: Client(channel, self.stopped) for i, channel in channels.items()}
+        clients = {name: Client(channel, self.stopped) for name, channel in channels.items()}
         try:
             args, kwargs = _resolve((self.node.args, self.node.kwargs), clients)
             self.object = self.node.constructor(*args, **kwargs)
@@ -125,7 +125,7 @@ class Host:
             pass
         except BaseException:
             error = f"the node '{self.node.name}' failed:\n{traceback.format_exc()}"
-        channels[LAUNCHER]("ended", (self.index, error), {})
+        channels[LAUNCHER]("ended", (self.node.name, error), {})
 
     def call(self, method, args, kwargs):
         while not self.ready.wait(0.02):
@@ -151,18 +151,18 @@ class Launcher:
             self.over = True
             self.changed.notify_all()
 
-    def ended(self, index, error):
+    def ended(self, name, error):
         with self.changed:
-            self.done.add(index)
+            self.done.add(name)
             if error and not self.over:
                 self.error = error
             self.over |= bool(error) or len(self.done) == self.nodes
             self.changed.notify_all()
 
-    def meet(self, index, address):
+    def meet(self, name, address):
         """Tells where a node listens; returns the addresses of all of them once these are known."""
         with self.changed:
-            self.addresses[index] = address
+            self.addresses[name] = address
             self.changed.notify_all()
             self.changed.wait_for(lambda: self.over or len(self.addresses) == self.nodes)
             if self.over:
@@ -188,8 +188,17 @@ class Program:
 
     def add(self, name, constructor, *args, **kwargs):
         """Adds a node, `constructor(*args, **kwargs)`; returns its handle."""
-        self.nodes.append(_Node(name, constructor, args, kwargs))
-        return Handle(len(self.nodes) - 1)
+        self._add(_Node(name, constructor, args, kwargs))
+        return Handle(name)
+
+    def _add(self, node):
+        if node.name in (LAUNCHER, *(other.name for other in self.nodes)):
+            raise ValueError(f"two nodes have the name '{node.name}'")
+        self.nodes.append(node)
+
+    def handle(self, name):
+        """The handle of a node that is added later, so that two nodes may call each other."""
+        return Handle(name)
 
     def add_ranks(self, count, name, constructor, *args, **kwargs):
         """Adds a node for the ranks of a step that `cleave.compile` makes; returns its handle, or
@@ -199,9 +208,9 @@ class Program:
         for rank in range(count):
             own = {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank),
                    "LOCAL_WORLD_SIZE": str(count), "CLEAVE_ADDRESS": "localhost", "CLEAVE_PORT": port}
-            self.nodes.append(_Node(f"{name} {rank}" if count > 1 else name, constructor, args, kwargs,
-                                    own if count > 1 else {}, rank == 0))
-        return Handle(len(self.nodes) - count)
+            self._add(_Node(f"{name} {rank}" if count > 1 else name, constructor, args, kwargs,
+                            own if count > 1 else {}, rank == 0))
+        return Handle(f"{name} 0" if count > 1 else name)
 
     def launch(self, how="threads"):
         """Starts all nodes as "threads", "processes" or actors of "ray"; returns what waits for
@@ -210,6 +219,12 @@ class Program:
             raise ValueError(f"nodes cannot be '{how}'; they are {', '.join(map(repr, RUNNING))}")
         if not self.nodes:
             raise ValueError("the program has no nodes; add one")
+        known = {name: None for name in (LAUNCHER, *(node.name for node in self.nodes))}
+        for node in self.nodes:
+            try:
+                _resolve((node.args, node.kwargs), known)
+            except KeyError as error:
+                raise ValueError(f"the node '{node.name}' has a handle of {error}, which is no node") from None
         return RUNNING[how](self.nodes)
 
 
@@ -225,9 +240,9 @@ class Threads:
     processes, so that nodes share nothing."""
 
     def __init__(self, nodes):
-        self.hosts = {i: Host(node, i) for i, node in enumerate(nodes) if node.first}
+        self.hosts = {node.name: Host(node) for node in nodes if node.first}
         self.launcher = Launcher(len(self.hosts))
-        channels = {i: self.channel(host.call) for i, host in self.hosts.items()}
+        channels = {name: self.channel(host.call) for name, host in self.hosts.items()}
         channels[LAUNCHER] = self.launcher.call
         self.threads = [threading.Thread(target=host.live, args=(channels,), daemon=True)
                         for host in self.hosts.values()]
@@ -329,10 +344,10 @@ def _channel(address, key, stopped):
     return ask
 
 
-def _process(node, index, launcher, key):
+def _process(node, launcher, key):
     """The life of a process that holds one node."""
     os.environ.update(node.environment)
-    host = Host(node, index)
+    host = Host(node)
     listener = multiprocessing.connection.Listener(("127.0.0.1", 0), backlog=64, authkey=key)
 
     def call(method, args, kwargs):
@@ -341,8 +356,8 @@ def _process(node, index, launcher, key):
     _serve(listener, call)
     channels = {LAUNCHER: _channel(launcher, key, host.stopped)}
     try:
-        addresses = channels[LAUNCHER]("meet", (index, listener.address), {})
-        channels |= {i: _channel(at, key, host.stopped) for i, at in addresses.items()}
+        addresses = channels[LAUNCHER]("meet", (node.name, listener.address), {})
+        channels |= {name: _channel(at, key, host.stopped) for name, at in addresses.items()}
         host.live(channels)
         host.stopped.wait()
     except Stopped:
@@ -364,16 +379,16 @@ class _Processes(Threads):
         context = multiprocessing.get_context("spawn")
         self.nodes = nodes
         self.processes = [
-            context.Process(target=_process, args=(node, i, self.listener.address, self.key), daemon=True)
-            for i, node in enumerate(nodes)]
+            context.Process(target=_process, args=(node, self.listener.address, self.key), daemon=True)
+            for node in nodes]
         for process in self.processes:
             process.start()
 
     def watch(self):
-        for i, (node, process) in enumerate(zip(self.nodes, self.processes)):
-            if process.exitcode is not None and i not in self.launcher.done:
-                self.launcher.ended(i, f"the process of the node '{node.name}' has ended early, "
-                                       f"with status {process.exitcode}")
+        for node, process in zip(self.nodes, self.processes):
+            if process.exitcode is not None and node.name not in self.launcher.done:
+                self.launcher.ended(node.name, f"the process of the node '{node.name}' has ended "
+                                               f"early, with status {process.exitcode}")
 
     def end(self):
         for address in self.launcher.addresses.values():

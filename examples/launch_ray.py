@@ -47,17 +47,17 @@ class Actors(Threads):
             # Workers import the nodes' modules from where this process does.
             paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             ray.init(include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": paths})
-        nodes = {i: node for i, node in enumerate(nodes) if node.first}
+        nodes = {node.name: node for node in nodes if node.first}
         make = ray.remote(max_concurrency=64, num_cpus=0)
-        self.actors = {i: make(Host).remote(node, i) for i, node in nodes.items()}
+        self.actors = {name: make(Host).remote(node) for name, node in nodes.items()}
         self.actors[LAUNCHER] = make(Launcher).remote(len(nodes))
         self.launcher = Remote(self.actors[LAUNCHER])
-        channels = {i: Channel(actor) for i, actor in self.actors.items()}
-        self.lives = [self.actors[i].live.remote(channels) for i in nodes]
+        channels = {name: Channel(actor) for name, actor in self.actors.items()}
+        self.lives = [self.actors[name].live.remote(channels) for name in nodes]
 
     def end(self):
-        for i, actor in self.actors.items():
-            if i != LAUNCHER:
+        for name, actor in self.actors.items():
+            if name != LAUNCHER:
                 actor.stop.remote()
         ray.wait(self.lives, num_returns=len(self.lives), timeout=GRACE)
         for actor in self.actors.values():

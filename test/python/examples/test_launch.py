@@ -76,9 +76,41 @@ def test_bad_programs(monkeypatch):
     program.add("counter", Counter)
     with pytest.raises(ValueError, match="nodes cannot be 'fibers'; they are 'threads', 'processes', 'ray'"):
         program.launch("fibers")
+    with pytest.raises(ValueError, match="two nodes have the name 'counter'"):
+        program.add("counter", Counter)
+    with pytest.raises(ValueError, match="two nodes have the name 'launcher'"):
+        program.add("launcher", Counter)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="Ray is not installed"):
         program.launch("ray")
+    program.add("looping", Looping, [program.handle("countre")])
+    with pytest.raises(ValueError, match="the node 'looping' has a handle of 'countre', which is no node"):
+        program.launch()
+
+
+class Partner:
+    """Counts down with another one, to whom each has a handle."""
+
+    def __init__(self, other, first, stop):
+        self.other, self.first, self.launcher = other, first, stop
+
+    def down(self, number):
+        if number == 0:
+            self.launcher.stop()
+        else:
+            self.other.later("down", number - 1)
+
+    def run(self):
+        if self.first:
+            self.other.down(7)
+        self.other.later("missing")
+
+
+def test_two_that_call_each_other():
+    program = launch.Program()
+    program.add("one", Partner, program.handle("two"), True, program.launcher)
+    program.add("two", Partner, program.handle("one"), False, program.launcher)
+    program.launch().wait(timeout=30)
 
 
 def test_strangers_are_refused():
