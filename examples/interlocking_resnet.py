@@ -80,25 +80,36 @@ def compile_step(width, batch, horizon, rate):
                           modules=[f"blocks.{k}." for k in range(1, MODULES)])
 
 
-def gradients(width, batch, name="blocks.0.conv1.weight"):
-    """Of the loss of the head after each module, for one parameter, by PyTorch. All heads begin
-    with the weights of the last one."""
+#: The first weight of each module.
+NAMES = [f"blocks.{k}.conv1.weight" for k in range(MODULES)]
+
+
+def gradients(width, batch):
+    """Of the loss of the head after each module, for each of NAMES, by PyTorch; None for modules
+    after the head. All heads begin with the weights of the last one."""
     model, (x, label), found = build(width), batch, []
     x = functional.relu(model.stem(x))
     for block in model.blocks:
         x = block(x)
         loss = functional.cross_entropy(model.classify(x), label)
-        found.append(torch.autograd.grad(loss, model.get_parameter(name), retain_graph=True)[0])
+        found.append(torch.autograd.grad(loss, [model.get_parameter(name) for name in NAMES],
+                                         retain_graph=True, allow_unused=True))
     return found
 
 
-def distances(step, width, batch, rate, name="blocks.0.conv1.weight"):
-    """Makes the first step; how far the gradient of a parameter in it is from that of each head,
-    in proportion to it."""
-    before = step.state_dict()[name]
+def distances(step, width, batch, rate):
+    """Makes the first step; [module, head]: how far the module's gradient in it is from that of a
+    head alone, in proportion to it; infinite where the head comes before the module."""
+    before = step.state_dict()
     step(*batch)
-    own = (before - step.state_dict()[name]) / rate
-    return [float((own - one).norm() / one.norm()) for one in gradients(width, batch, name)]
+    after = step.state_dict()
+    heads, apart = gradients(width, batch), torch.full((MODULES, MODULES), torch.inf)
+    for module, name in enumerate(NAMES):
+        own = (before[name] - after[name]) / rate
+        for head in range(module, MODULES):
+            one = heads[head][module]
+            apart[module, head] = (own - one).norm() / one.norm()
+    return apart
 
 
 def main(arguments=None):
@@ -118,8 +129,9 @@ def main(arguments=None):
         batch = images(options.batch, 0)
         step = compile_step(options.width, batch, horizon, options.rate)
         apart = distances(step, options.width, batch, options.rate)
-        print(f"horizon {horizon}: the first block's gradient is apart from that of head " + ", ".join(
-            f"{k + 1}: {value:.0e}" for k, value in enumerate(apart)))
+        nearest, second = apart.sort(1).values[:, :2].T
+        print(f"horizon {horizon}: modules 1 to {MODULES} learn from heads {(apart.argmin(1) + 1).tolist()}: their "
+              f"gradients differ from those by {float(nearest.max()):.0e}, from others' by {float(second.min()):.1g}")
         losses = [float(step(*images(options.batch, seed))) for seed in range(1, options.steps)]
         others = [float(step.evaluate(*images(options.batch, 10 ** 6 + k))) for k in range(8)]
         print(f"  loss of the model after {options.steps} steps, on other images: {sum(others) / 8:.4f}")
