@@ -21,13 +21,8 @@ import concurrent.futures
 import dataclasses
 import importlib
 import importlib.util
-import multiprocessing
-import multiprocessing.connection
-import os
 import pickle
-import secrets
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -138,7 +133,7 @@ class Host:
 
 
 class Launcher:
-    """Knows which nodes have ended. Its one method for nodes is `stop`."""
+    """Knows which nodes have ended. Its method for nodes is `stop`; hosts call the others."""
 
     def __init__(self, nodes):
         self.nodes, self.addresses, self.done = nodes, {}, set()
@@ -219,6 +214,8 @@ class Program:
             raise ValueError(f"nodes cannot be '{how}'; they are {', '.join(map(repr, RUNNING))}")
         if not self.nodes:
             raise ValueError("the program has no nodes; add one")
+        if how == "ray" and not importlib.util.find_spec("ray"):
+            raise ValueError("nodes cannot be 'ray': Ray is not installed")
         known = {name: None for name in (LAUNCHER, *(node.name for node in self.nodes))}
         for node in self.nodes:
             try:
@@ -276,7 +273,6 @@ class Threads:
             self.watch()
             if not over and until is not None and time.monotonic() > until:
                 self.stop()
-                over, error = True, None
                 self.end()
                 raise TimeoutError(f"the program has not ended within {timeout:g} s")
         self.end()
@@ -288,130 +284,11 @@ def _copy(value):
     return pickle.loads(pickle.dumps(value))
 
 
-# ---------------------------------------------------------------------------------------------
-# Processes
-# ---------------------------------------------------------------------------------------------
-
-
-def _serve(listener, call):
-    """Answers calls that come to `listener`, one thread for each connection."""
-    def answer(connection):
-        try:
-            while True:
-                method, args, kwargs = connection.recv()
-                try:
-                    reply = (True, call(method, args, kwargs))
-                except Exception as error:
-                    reply = (False, error)
-                try:
-                    connection.send(reply)
-                except (pickle.PicklingError, AttributeError, TypeError) as error:
-                    connection.send((False, NodeError(f"'{method}' gives what cannot be sent: {error}")))
-        except (EOFError, OSError):
-            pass
-
-    def accept():
-        while True:
-            try:
-                connection = listener.accept()
-            except multiprocessing.AuthenticationError:
-                continue
-            except (OSError, EOFError):
-                return
-            threading.Thread(target=answer, args=(connection,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-
-
-def _channel(address, key, stopped):
-    """Calls what listens at `address`, with a connection for each thread."""
-    own = threading.local()
-
-    def ask(method, args, kwargs):
-        try:
-            if not hasattr(own, "connection"):
-                own.connection = multiprocessing.connection.Client(address, authkey=key)
-            own.connection.send((method, args, kwargs))
-            good, result = own.connection.recv()
-        except (EOFError, OSError):
-            # The other process has ended, and so will the program.
-            stopped.wait(GRACE)
-            raise Stopped from None
-        if not good:
-            raise result
-        return result
-
-    return ask
-
-
-def _process(node, launcher, key):
-    """The life of a process that holds one node."""
-    os.environ.update(node.environment)
-    host = Host(node)
-    listener = multiprocessing.connection.Listener(("127.0.0.1", 0), backlog=64, authkey=key)
-
-    def call(method, args, kwargs):
-        return host.stop() if method == "__stop__" else host.call(method, args, kwargs)
-
-    _serve(listener, call)
-    channels = {LAUNCHER: _channel(launcher, key, host.stopped)}
-    try:
-        addresses = channels[LAUNCHER]("meet", (node.name, listener.address), {})
-        channels |= {name: _channel(at, key, host.stopped) for name, at in addresses.items()}
-        host.live(channels)
-        host.stopped.wait()
-    except Stopped:
-        pass
-    # Threads still wait at connections; what they hold could not be cleaned up in order.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-class _Processes(Threads):
-    """Nodes as processes of this machine."""
-
-    def __init__(self, nodes):
-        self.launcher, self.key = Launcher(len(nodes)), secrets.token_bytes(32)
-        self.listener = multiprocessing.connection.Listener(("127.0.0.1", 0), backlog=64,
-                                                            authkey=self.key)
-        _serve(self.listener, self.launcher.call)
-        context = multiprocessing.get_context("spawn")
-        self.nodes = nodes
-        self.processes = [
-            context.Process(target=_process, args=(node, self.listener.address, self.key), daemon=True)
-            for node in nodes]
-        for process in self.processes:
-            process.start()
-
-    def watch(self):
-        for node, process in zip(self.nodes, self.processes):
-            if process.exitcode is not None and node.name not in self.launcher.done:
-                self.launcher.ended(node.name, f"the process of the node '{node.name}' has ended "
-                                               f"early, with status {process.exitcode}")
-
-    def end(self):
-        for address in self.launcher.addresses.values():
-            try:
-                with multiprocessing.connection.Client(address, authkey=self.key) as connection:
-                    connection.send(("__stop__", (), {}))
-                    connection.recv()
-            except (EOFError, OSError):
-                pass  # It has ended.
-        until = time.monotonic() + GRACE
-        for process in self.processes:
-            process.join(max(0.0, until - time.monotonic()))
-            if process.exitcode is None:
-                process.terminate()
-                process.join()
-        self.listener.close()
-
-
-def _actors(nodes):
-    if not importlib.util.find_spec("ray"):
-        raise ValueError("nodes cannot be 'ray': Ray is not installed")
-    return importlib.import_module("launch_ray").Actors(nodes)
+def _elsewhere(module, made):
+    """Makes what runs nodes, of a module that is imported once it is asked for."""
+    return lambda nodes: getattr(importlib.import_module(module), made)(nodes)
 
 
 #: What nodes can be.
-RUNNING = {"threads": Threads, "processes": _Processes, "ray": _actors}
+RUNNING = {"threads": Threads, "processes": _elsewhere("launch_processes", "Processes"),
+           "ray": _elsewhere("launch_ray", "Actors")}

@@ -13,6 +13,7 @@ import torch
 
 import launch
 import launch_nodes
+import launch_processes
 import launch_training
 from launch_cases import Asker, Broken, Counter, Looping
 
@@ -116,7 +117,7 @@ def test_two_that_call_each_other():
 def test_strangers_are_refused():
     """Only who has the key is answered: what comes in is unpickled."""
     listener = multiprocessing.connection.Listener(("127.0.0.1", 0), authkey=b"right")
-    launch._serve(listener, lambda method, args, kwargs: method)
+    launch_processes.serve(listener, lambda method, args, kwargs: method)
     with pytest.raises(multiprocessing.AuthenticationError):
         multiprocessing.connection.Client(listener.address, authkey=b"wrong")
     with multiprocessing.connection.Client(listener.address, authkey=b"right") as connection:
