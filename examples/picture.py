@@ -12,13 +12,17 @@ LEFT, TOP, WIDE, HIGH = 64, 40, 420, 240
 
 
 def ticks(low, high, log):
-    """Round values within [low, high]: powers of ten, or up to 6 multiples of 1, 2 or 5."""
+    """Round values within [low, high], about five of them: multiples of 1, 2 or 5 times a power of
+    ten. With `log` these are logarithms, and their values powers of ten, or 1, 2 and 5 times these."""
     if log:
-        first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
-        return list(range(first, last + 1, max(1, (last - first) // 5)))
-    power = 10.0 ** math.floor(math.log10((high - low) / 4))
-    unit = next(power * n for n in (1, 2, 5, 10) if (high - low) / (power * n) <= 6)
-    return [unit * i for i in range(math.ceil(low / unit - 1e-9), math.floor(high / unit + 1e-9) + 1)]
+        factors = (1,) if high - low > 2 else (1, 2, 5) if high - low > 0.5 else range(1, 10)
+        powers = range(math.floor(low), math.ceil(high) + 1)
+        found = [power + math.log10(factor) for power in powers for factor in factors]
+    else:
+        power = 10.0 ** math.floor(math.log10((high - low) / 4))
+        unit = next(power * n for n in (1, 2, 5, 10) if (high - low) / (power * n) <= 6)
+        found = [unit * i for i in range(math.floor(low / unit), math.ceil(high / unit) + 1)]
+    return [value for value in found if low - 1e-9 <= value <= high + 1e-9]
 
 
 class Axis:
