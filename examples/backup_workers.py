@@ -12,6 +12,7 @@ late first ends what it does, so that the gain is smaller. It helps against slow
 """
 
 import argparse
+import heapq
 import json
 import pathlib
 import threading
@@ -106,6 +107,26 @@ def recurrence(used, rate):
     return weights
 
 
+def step_times(workers, backup, steps, seconds):
+    """When each step ends if nothing but `seconds` takes time, and a worker that is late for a step
+    ends what it does before it begins the current one."""
+    busy = [(seconds(one, 0), one, 0) for one in range(workers + backup)]
+    heapq.heapify(busy)
+    ends, waiting = [], []
+    while len(ends) < steps:
+        now, one, step = heapq.heappop(busy)
+        free = [one]
+        if step == len(ends):                       # not late: it waits for the end of the step
+            waiting.append(one)
+            free = waiting if len(waiting) == workers else []
+        if len(waiting) == workers:
+            ends.append(now)
+            waiting = []
+        for other in free:
+            heapq.heappush(busy, (now + seconds(other, len(ends)), other, len(ends)))
+    return ends
+
+
 def harmonic(n):
     return sum(1 / i for i in range(1, n + 1))
 
@@ -136,10 +157,13 @@ def main(arguments=None):
     for backup in sorted({0, options.backup}):
         weights, log = train(options.nodes, n, backup, options.steps, options.rate,
                              Exponential(options.mean), options.work)
-        took = (log["times"][-1] - log["times"][1]) / max(1, options.steps - 1) / options.mean
+        took = (log["times"][-1] - log["times"][1]) / (options.steps - 1) / options.mean
+        ends = step_times(n, backup, options.steps, Exponential(options.mean))
+        model = (ends[-1] - ends[0]) / (options.steps - 1) / options.mean
         same = np.array_equal(weights, recurrence(log["used"], options.rate))
         print(f"{n}+{backup} workers: a step takes {took:.2f} of a worker's mean time "
-              f"({harmonic(n + backup) - harmonic(backup):.2f} if all began at once), loss "
+              f"({model:.2f} by a simulation of it, {harmonic(n + backup) - harmonic(backup):.2f} if all "
+              f"began each step at once), loss "
               f"{held_out(weights):.4f}, {len(log['dropped'])} gradients dropped; equal to the "
               f"recurrence, bit for bit: {same}")
     generator = np.random.default_rng(0)
@@ -148,7 +172,7 @@ def main(arguments=None):
     exact = [(harmonic(96 + b) - harmonic(b)) / harmonic(96) for b in range(33)]
     print(f"96+4 workers: {simulated[3]:.3f} of the time of 96 (simulated), {exact[4]:.3f} (closed form)")
     chart(options.work / "backup_workers.svg", "The time of a step of 96 workers and some more",
-          "backup workers", "of the time without",
+          "backup workers", "relative time",
           {"(H(96+b) - H(b)) / H(96)": list(enumerate(exact)),
            "simulated": list(zip(backups, simulated))}, points=("simulated",))
     return simulated

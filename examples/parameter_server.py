@@ -133,11 +133,12 @@ def main(arguments=None):
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--rate", type=float, default=0.5)
+    parser.add_argument("--delays", type=int, default=9, help="fixed delays whose limits are searched for")
     parser.add_argument("--turns", action="store_true", help="workers push in turns: a fixed delay")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("out/parameter-server"))
     parser.add_argument("--smoke", action="store_true", help="only try it, small and short")
     if parser.parse_known_args(arguments)[0].smoke:
-        parser.set_defaults(workers=2, updates=20)
+        parser.set_defaults(workers=2, updates=20, delays=2)
     options = parser.parse_args(arguments)
     weights, kept = train(options.nodes, options.workers, options.updates, options.rate, options.turns,
                           options.work)
@@ -149,17 +150,17 @@ def main(arguments=None):
     print(f"equal to the recurrence of the log, bit for bit: {np.array_equal(weights, history[-1])}")
     print(f"bytes through the server: {kept['moved']:,} ({kept['moved'] / len(log):.0f} for each update)")
     print(f"loss on held-out samples: {held_out(weights):.4f}")
-    for delay in range(5):
-        print(f"delay {delay}: stable up to rate * a = {stability_limit(delay):.3f}; "
-              f"2 sin(pi / {4 * delay + 2}) = {2 * np.sin(np.pi / (4 * delay + 2)):.3f}")
-    series = {"this run": history}
     for workers in (1, 4, 16):
-        series[f"fixed delay {workers - 1}"] = recurrence(
-            turns(workers, options.updates), options.rate, start())
-    every = max(1, options.updates // 60)
-    chart(options.work / "parameter_server.svg", "Gradients of old weights: loss on held-out samples",
-          "updates", "loss", {name: [(t, held_out(one)) for t, one in enumerate(own)][::every]
-                              for name, own in series.items()}, log="y")
+        history = recurrence(turns(workers, options.updates), options.rate, start())
+        print(f"with a fixed delay of {workers - 1}: {held_out(history[-1]):.4f}")
+    delays = range(options.delays)
+    found = [(delay, stability_limit(delay)) for delay in delays]
+    exact = [(delay, 2 * np.sin(np.pi / (4 * delay + 2))) for delay in delays]
+    for (delay, by_bisection), (_, limit) in zip(found, exact):
+        print(f"delay {delay}: stable up to rate * a = {by_bisection:.3f}; 2 sin(pi / {4 * delay + 2}) = {limit:.3f}")
+    chart(options.work / "parameter_server.svg", "Old gradients: the largest rate that is stable on a/2 w^2",
+          "delay in updates", "rate * a", {"2 sin(pi / (4 d + 2))": exact, "by bisection": found},
+          points=("by bisection",))
     return weights, log
 
 

@@ -202,6 +202,21 @@ def test_order_statistics():
     assert all((later <= before).all() for before, later in zip(slower, slower[1:]))
 
 
+def test_times_of_steps():
+    """All wait for the slowest without backup; a late worker skips to the current step."""
+    seconds = backup_workers.Exponential(1.0)
+    ends = backup_workers.step_times(5, 0, 20, seconds)
+    assert ends == pytest.approx(np.cumsum([max(seconds(w, c) for w in range(5)) for c in range(20)]))
+
+    def of(worker, step):
+        return 10.0 if worker == 0 and step == 0 else 1.0
+
+    # Worker 0 ends at 10.0, in step 9, and begins step 10 (or 9) with the others.
+    assert backup_workers.step_times(2, 1, 12, of) == pytest.approx(range(1, 13))
+    many = [backup_workers.step_times(8, b, 400, seconds)[-1] for b in (0, 1, 4)]
+    assert many[0] > many[1] > many[2]
+
+
 @pytest.mark.parametrize("module", [parameter_server, bounded_staleness, backup_workers])
 def test_runs(module, tmp_path, capsys):
     module.main(["--smoke", "--nodes", "threads", "--work", str(tmp_path)])
