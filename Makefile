@@ -12,13 +12,14 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda loss-cuda demo docs format clean help
+.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda loss-cuda demo examples docs format clean help
 
 all: build
 
 help:
 	@echo "make build      installs what is missing and builds everything"
 	@echo "make demo       trains GPT-2 (124M) for 20 steps, beside PyTorch"
+	@echo "make examples   runs the examples, and draws their pictures again"
 	@echo "make test       the tests: lit, unit and Python"
 	@echo "make test-all   the same, with the long proofs in full"
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
@@ -44,7 +45,10 @@ build: dependencies $(BUILD)/build.ninja
 test: build
 	$(VENV) test/run.py --build $(BUILD)
 
+# Without SciPy and scikit-learn, what needs them is left out.
 test-all: build
+	-$(VENV) -m pip install --quiet --disable-pip-version-check \
+	  -r examples/requirements.txt
 	CLEAVE_TEST_ALL=1 $(VENV) test/run.py --build $(BUILD)
 
 # Without JAX, its workers are left out.
@@ -73,6 +77,11 @@ loss-cuda: cuda-bundle
 
 demo: build
 	$(VENV) examples/demo.py --build $(BUILD)
+
+examples: build
+	$(VENV) -m pip install --quiet --disable-pip-version-check \
+	  -r examples/requirements.txt
+	$(VENV) examples/gallery.py
 
 docs: build
 	$(BUILD)/bin/cleave-status > docs/Status.md

@@ -64,14 +64,25 @@ def write_python(folder):
     (folder / "Python.md").write_text("\n".join(parts))
 
 
+def moved(text):
+    """A page with the links that it has where all pages are in one folder; files that are not
+    pages are named without a link."""
+    text = re.sub(r"\[(`[^`]*`)\]\(\w+\.py\)", r"\1", text)
+    text = re.sub(r"\]\((\.\./)?examples/README\.md", "](Examples.md", text)
+    return re.sub(r"(\]\(|src=\")(\.\./)?docs/", r"\1", text)
+
+
 def stage(folder):
     """Collects all pages in `folder`, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.svg")]:
+    for path in (ROOT / "docs").glob("*.svg"):
         shutil.copy(path, folder)
-    home = (ROOT / "README.md").read_text()
-    (folder / "index.md").write_text(re.sub(r"(\]\(|src=\")docs/", r"\1", home))
+    shutil.copytree(ROOT / "examples" / "pictures", folder / "pictures")
+    pages = {path.name: path for path in (ROOT / "docs").glob("*.md")}
+    pages |= {"index.md": ROOT / "README.md", "Examples.md": ROOT / "examples" / "README.md"}
+    for name, path in pages.items():
+        (folder / name).write_text(moved(path.read_text()))
     write_tables(folder / "reference")
     write_python(folder / "reference")
 
