@@ -2,9 +2,11 @@
 # Exceptions. See LICENSE for license information.
 """The nodes of launch_training.py: feed, trainer, evaluator and store."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
+import sqlite3
 import threading
 
 import numpy as np
@@ -12,27 +14,43 @@ import safetensors.torch
 import torch
 
 import cleave
+import cleave.feed
 
 FEATURES, CLASSES = 8, 3
 
 
-def rows(number, seed):
-    """Rows of a database, in batches, without an end: what the feed iterates over.
+#: Rows of the training data, or those that are held out.
+QUERY = "SELECT id, x, y FROM rows WHERE held_out = ?"
 
-    Yields dicts of arrays: `x` [number, FEATURES] float32, `y` [number] int64, the class.
-    """
+
+def write_rows(path, trained, held_out):
+    """Makes an SQLite database of samples: `x`, FEATURES float32 as bytes, and `y`, a class."""
     direction = np.random.default_rng(1).normal(size=(FEATURES, CLASSES))
-    generator = np.random.default_rng(seed)
-    while True:
-        x = generator.normal(size=(number, FEATURES)).astype(np.float32)
-        yield {"x": x, "y": np.argmax(np.tanh(x) @ direction + (x @ direction) ** 2, 1)}
+    x = np.random.default_rng(2).normal(size=(trained + held_out, FEATURES)).astype(np.float32)
+    y = np.argmax(np.tanh(x) @ direction + (x @ direction) ** 2, 1)
+    path.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, held_out INTEGER, x BLOB, y INTEGER)")
+        database.executemany("INSERT INTO rows (held_out, x, y) VALUES (?, ?, ?)",
+                             [(i >= trained, x[i].tobytes(), int(y[i])) for i in range(len(x))])
+        database.commit()
+
+
+def sample(row):
+    return {"x": np.frombuffer(row["x"], np.float32), "y": row["y"]}
+
+
+def batches(path, batch, held_out):
+    """Batches of the rows of QUERY, without an end: what the feed iterates over."""
+    rows = cleave.feed.SQLite(path, QUERY, parameters=[held_out])
+    return cleave.feed.Feed(rows, batch=batch, transform=sample)
 
 
 class Feed:
     """Gives each batch to every rank; holds those that a rank may still ask for.
 
     Args:
-        source: a function of `args` that returns an iterator of batches.
+        source: a function of `args` that returns what iterates over batches.
         ranks: how many askers each batch has.
     """
 
@@ -55,7 +73,8 @@ class Feed:
 
 
 class Store:
-    """A folder of models: `<hash>.safetensors`, and beside each what is known of it.
+    """A folder of models: `<hash>.safetensors`, and in entries.json what is known of each.
+    (`cleave.feed.Store` keeps whole checkpoints in a database.)
 
     The facts are `hash`, `parent` (the hash of the model put before), `query` (which rows it was
     trained on), `step`, and what the caller adds.
@@ -113,21 +132,20 @@ class Trainer:
 
     def tensors(self, number):
         batch = self.feed.batch(number)
-        return torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
+        return batch["x"], batch["y"]
 
 
 class Evaluator:
     """Computes the loss of models on rows of its own, and stores both."""
 
     def __init__(self, source, args, store, query):
-        batch = next(iter(source(*args)))
-        self.x, self.y = torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
+        self.batch = next(iter(source(*args)))
         self.store, self.query = store, query
         self.model, self.lock = build(), threading.Lock()
 
     def evaluate(self, blob, step, trained):
         with self.lock, torch.no_grad():
             self.model.load_state_dict(safetensors.torch.load(blob))
-            loss = float(torch.nn.functional.cross_entropy(self.model(self.x), self.y))
+            loss = float(torch.nn.functional.cross_entropy(self.model(self.batch["x"]), self.batch["y"]))
             return self.store.put(blob, {"query": self.query, "step": step, "loss": trained,
                                          "held_out_loss": loss})

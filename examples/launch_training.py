@@ -4,7 +4,7 @@
 
     python examples/launch_training.py --nodes processes --ranks 2
 
-The feed gives batches of rows to the ranks of a step that Cleave compiles. Rank 0 sends the model
+The feed reads rows of a database, and gives batches of them to the ranks of a step that Cleave compiles. Rank 0 sends the model
 to the evaluator every few steps, which computes the loss on rows that are never trained on, and
 puts model and loss into the store. The program ends when the trainer calls `stop()`. The same graph
 runs as threads, as processes that listen on the loopback address, or as actors of Ray.
@@ -15,17 +15,17 @@ import json
 import pathlib
 
 from launch import Program
-from launch_nodes import Evaluator, Feed, Store, Trainer, rows
+from launch_nodes import QUERY, Evaluator, Feed, Store, Trainer, batches, write_rows
 from picture import chart
 
 
 def program(options):
     """The graph. Where the ranks are threads of one node, it alone asks for batches."""
-    graph = Program()
+    graph, rows = Program(), options.work / "rows.db"
     askers = options.ranks if options.nodes == "processes" else 1
     store = graph.add("store", Store, options.work / "store")
-    feed = graph.add("feed", Feed, rows, (options.batch, 2), askers)
-    evaluator = graph.add("evaluator", Evaluator, rows, (512, 3), store, "rows of seed 2")
+    feed = graph.add("feed", Feed, batches, (rows, options.batch, False), askers)
+    evaluator = graph.add("evaluator", Evaluator, batches, (rows, options.held_out, True), store, QUERY)
     graph.add_ranks(options.ranks, "trainer", Trainer, feed, evaluator, graph.launcher, options)
     return graph
 
@@ -37,11 +37,15 @@ def main(arguments=None):
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=20, help="steps between evaluations")
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=4096, help="rows of an epoch")
+    parser.add_argument("--held-out", type=int, default=512, help="rows that are never trained on")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("out/launch"))
     parser.add_argument("--smoke", action="store_true", help="only try it, small and short")
     if parser.parse_known_args(arguments)[0].smoke:
-        parser.set_defaults(steps=8, every=4, batch=16)
+        parser.set_defaults(steps=8, every=4, batch=16, rows=100)
     options = parser.parse_args(arguments)
+    options.work.mkdir(parents=True, exist_ok=True)
+    write_rows(options.work / "rows.db", options.rows, options.held_out)
     program(options).launch(options.nodes).wait(timeout=600)
     entries = json.loads((options.work / "store" / "entries.json").read_text())
     print(f"{'step':>6} {'loss':>10} {'held out':>10}  model")

@@ -6,7 +6,9 @@ are; a step that a launch graph trains is PyTorch's."""
 import importlib.util
 import json
 import multiprocessing.connection
+import sqlite3
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -135,20 +137,26 @@ def test_feed_gives_each_rank_each_batch():
         feed.batch(4)
 
 
-def by_pytorch(options):
-    """Losses after the steps that are stored, and weights."""
-    model = launch_nodes.build()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    batches, losses = launch_nodes.rows(options["batch"], 2), []
-    for _ in range(options["steps"]):
-        batch = next(batches)
-        loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(batch["x"])),
-                                                 torch.from_numpy(batch["y"]))
+def rows_of(path, held_out):
+    """The rows of the database, read without Cleave."""
+    with sqlite3.connect(path) as database:
+        rows = database.execute("SELECT x, y FROM rows WHERE held_out = ? ORDER BY id", [held_out]).fetchall()
+    return (torch.from_numpy(np.stack([np.frombuffer(x, np.float32) for x, _ in rows])),
+            torch.tensor([y for _, y in rows]))
+
+
+def by_pytorch(path, batch, steps, every):
+    """Losses after the steps that are stored, and weights. A batch may span two epochs."""
+    model, (x, y) = launch_nodes.build(), rows_of(path, 0)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    for step in range(steps):
+        chosen = torch.arange(step * batch, (step + 1) * batch) % len(x)
+        loss = torch.nn.functional.cross_entropy(model(x[chosen]), y[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses[options["every"] - 1::options["every"]], model
+    return losses[every - 1::every], model
 
 
 def test_training(tmp_path):
@@ -157,7 +165,8 @@ def test_training(tmp_path):
     entries = [launch_training.main(["--smoke", "--nodes", how, "--work", str(tmp_path / how)])
                for how in ("threads", "processes")]
     assert entries[0] == entries[1]
-    losses, model = by_pytorch(dict(batch=16, steps=8, every=4))
+    rows = tmp_path / "processes/rows.db"
+    losses, model = by_pytorch(rows, batch=16, steps=8, every=4)
     assert [entry["loss"] for entry in entries[0]] == pytest.approx(losses, rel=1e-5)
     assert [entry["step"] for entry in entries[0]] == [4, 8]
     assert [entry["parent"] for entry in entries[0]] == [None, entries[0][0]["hash"]]
@@ -165,8 +174,9 @@ def test_training(tmp_path):
     for name, value in model.state_dict().items():
         torch.testing.assert_close(last[name], value, rtol=1e-4, atol=1e-5)
     model.load_state_dict(last)
-    batch = next(launch_nodes.rows(512, 3))
+    x, y = rows_of(rows, 1)
     with torch.no_grad():
-        own = torch.nn.functional.cross_entropy(model(torch.from_numpy(batch["x"])), torch.from_numpy(batch["y"]))
+        own = torch.nn.functional.cross_entropy(model(x), y)
+    assert len(y) == 512
     assert entries[0][-1]["held_out_loss"] == pytest.approx(own.item(), rel=1e-6)
     assert "<polyline" in (tmp_path / "threads/launch.svg").read_text()
