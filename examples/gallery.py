@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 #: The examples, and the pictures that they draw.
 PICTURES = {
-    "launch_training": "launch", "pdadmm": "pdadmm", "crossover": "crossover", "hemingway": "hemingway",
+    "four_d": "ranks", "launch_training": "launch", "pdadmm": "pdadmm", "crossover": "crossover", "hemingway": "hemingway",
     "parameter_server": "parameter_server", "bounded_staleness": "bounded_staleness",
     "backup_workers": "backup_workers", "interlocking_resnet": "interlocking_resnet",
 }

@@ -27,7 +27,7 @@ def scripts():
 
 def test_page_has_all():
     text = PAGE.read_text()
-    assert scripts() == {*gallery.PICTURES, "demo"}
+    assert scripts() == {*gallery.PICTURES, "demo"}, "gallery.PICTURES names the examples"
     for name in scripts():
         assert f"[`{name}.py`]({name}.py)" in text
     for picture in gallery.PICTURES.values():
