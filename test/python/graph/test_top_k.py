@@ -53,9 +53,9 @@ def test_native(target, kind, tmp_path, monkeypatch):
         np.testing.assert_array_equal(found[f"i{name}"], order, err_msg=f"{x.shape} {k}")
         np.testing.assert_array_equal(found[f"v{name}"], values)
         if kind == "normal":
-            expected = torch.topk(torch.from_numpy(x), k)
-            np.testing.assert_array_equal(found[f"v{name}"], expected.values.numpy())
-            np.testing.assert_array_equal(found[f"i{name}"], expected.indices.numpy())
+            # PyTorch leaves the order of equal elements open, and takes NaN for more than infinity.
+            expected = torch.topk(torch.from_numpy(x), k).values.numpy()
+            np.testing.assert_array_equal(found[f"v{name}"], expected)
 
 
 @pytest.mark.parametrize("kind", ["ties", "edges"])
