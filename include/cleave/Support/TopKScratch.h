@@ -38,9 +38,8 @@ struct TopKScratch {
     int64_t wanted =
         isShort ? 1 : std::min(kChunks, (columns + kChunk - 1) / kChunk);
     // Segments begin at multiples of 32 elements.
-    segment =
-        ((columns + wanted - 1) / wanted + 32 * kSegments - 1) /
-        (32 * kSegments) * 32;
+    segment = ((columns + wanted - 1) / wanted + 32 * kSegments - 1) /
+              (32 * kSegments) * 32;
     chunks = std::max<int64_t>(1, (columns + segment * kSegments - 1) /
                                       (segment * kSegments));
     auto place = [&](int64_t numbers) {

@@ -25,9 +25,9 @@ struct SelectOrthonormalize : OpRewritePattern<graph::OrthonormalizeOp> {
     ArrayRef<int64_t> shape = type.getShape(), matrix = shape.take_back(2);
     int64_t batch = ShapedType::getNumElements(shape.drop_back(2));
     Value input = castTo(rewriter, loc, op.getInput(), f32);
-    input = denseOf(
-        rewriter, loc,
-        reshapeOf(rewriter, loc, input, {batch, matrix[0], matrix[1]}));
+    input =
+        denseOf(rewriter, loc,
+                reshapeOf(rewriter, loc, input, {batch, matrix[0], matrix[1]}));
     Value columns = OrthonormalizeOp::create(
         rewriter, loc,
         RankedTensorType::get({batch, matrix[0], matrix[1]}, f32), input);

@@ -13,9 +13,9 @@ using namespace cleave::exec;
 
 namespace {
 
-/// Few elements of short rows are cheaper in a kernel, which takes one after the
-/// other and can be fused with others (IndexKernels.cpp). The command reads a
-/// row a fixed number of times.
+/// Few elements of short rows are cheaper in a kernel, which takes one after
+/// the other and can be fused with others (IndexKernels.cpp). The command reads
+/// a row a fixed number of times.
 struct SelectTopK : OpRewritePattern<graph::TopKOp> {
   using OpRewritePattern::OpRewritePattern;
 

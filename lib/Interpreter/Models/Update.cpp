@@ -232,11 +232,9 @@ static LogicalResult evaluateOrthonormalize(OrthonormalizeOp op,
                                             ReferenceContext &context) {
   const RefTensor &input = args[0];
   int64_t count = input.shape.back(), rows = input.shape[input.rank() - 2];
-  bool wide =
-      context.precision == Precision::Exact || input.element.isF64();
+  bool wide = context.precision == Precision::Exact || input.element.isF64();
   for (int64_t first = 0; first < input.size(); first += rows * count) {
-    ArrayRef<double> matrix =
-        ArrayRef(input.floats).slice(first, rows * count);
+    ArrayRef<double> matrix = ArrayRef(input.floats).slice(first, rows * count);
     double *to = results[0].floats.data() + first;
     if (!llvm::all_of(matrix, [](double x) { return std::isfinite(x); })) {
       std::fill_n(to, rows * count, std::nan(""));

@@ -111,7 +111,8 @@ static uint64_t pairOf(uint32_t key, uint32_t index) {
   return uint64_t(key) << 32 | index;
 }
 
-/// Sorts by keys; `now` is in the order of indices. Returns where the result is.
+/// Sorts by keys; `now` is in the order of indices. Returns where the result
+/// is.
 static Selected sort(Selected now, Selected other, int64_t n) {
   constexpr int64_t few = 1024;
   if (n <= few) {
@@ -178,8 +179,8 @@ public:
         totals(reinterpret_cast<uint32_t *>(scratch + place.totals)) {}
 
   void clear() {
-    std::fill_n(histograms,
-                c.rows * TopKScratch::kPasses * TopKScratch::kBins, 0u);
+    std::fill_n(histograms, c.rows * TopKScratch::kPasses * TopKScratch::kBins,
+                0u);
   }
 
   void countDigits(int64_t row, int64_t chunk, int pass) {
@@ -215,7 +216,8 @@ public:
 
 private:
   uint32_t *binsOf(int64_t row, int pass) {
-    return histograms + (row * TopKScratch::kPasses + pass) * TopKScratch::kBins;
+    return histograms +
+           (row * TopKScratch::kPasses + pass) * TopKScratch::kBins;
   }
   Selection after(int64_t row, int passes) {
     Selection selection{0, c.k};
@@ -236,8 +238,8 @@ private:
 
 } // namespace
 
-void cleave::runtime::topK(const TopKCommand &c, const float *in,
-                           float *values, int64_t *indices, char *scratch,
+void cleave::runtime::topK(const TopKCommand &c, const float *in, float *values,
+                           int64_t *indices, char *scratch,
                            const ThreadTeam &team) {
   TopKScratch place(c.rows, c.columns, c.k);
   auto selectedOf = [&](int64_t row, int side) {
@@ -260,8 +262,7 @@ void cleave::runtime::topK(const TopKCommand &c, const float *in,
       chunks([&](int64_t row, int64_t chunk) {
         rows.countDigits(row, chunk, pass);
       });
-    chunks(
-        [&](int64_t row, int64_t chunk) { rows.countSelected(row, chunk); });
+    chunks([&](int64_t row, int64_t chunk) { rows.countSelected(row, chunk); });
     chunks([&](int64_t row, int64_t chunk) {
       rows.collectChunk(row, chunk, selectedOf(row, 0));
     });

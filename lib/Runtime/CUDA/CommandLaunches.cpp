@@ -327,8 +327,8 @@ void Planner::topK(const TopKCommand &c) {
   } else {
     FillCommand zero;
     zero.bytes = c.rows * place.kPasses * place.kBins * 4;
-    fill(zero, addresses.at(c.scratch) +
-                   static_cast<uint64_t>(place.histograms));
+    fill(zero,
+         addresses.at(c.scratch) + static_cast<uint64_t>(place.histograms));
     for (; a.pass < place.kPasses; ++a.pass)
       launch("cleave_top_k_count", c.rows * place.chunks, 256).add(a);
     launch("cleave_top_k_totals", c.rows * place.chunks, 256).add(a);

@@ -80,8 +80,8 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
     written.collect(command.scatterAdd.out);
     break;
   case CommandKind::TopK:
-    for (const Ref *ref : {&command.topK.values, &command.topK.indices,
-                           &command.topK.scratch})
+    for (const Ref *ref :
+         {&command.topK.values, &command.topK.indices, &command.topK.scratch})
       written.collect(*ref);
     break;
   case CommandKind::Orthonormalize:

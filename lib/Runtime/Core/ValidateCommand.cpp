@@ -405,7 +405,8 @@ private:
     ref("in", t.in, Extent(4).dense(rows).bytes());
     ref("values", t.values, Extent(4).dense(selected).bytes());
     ref("indices", t.indices, Extent(8).dense(selected).bytes());
-    ref("scratch", t.scratch, cleave::TopKScratch(t.rows, t.columns, t.k).bytes);
+    ref("scratch", t.scratch,
+        cleave::TopKScratch(t.rows, t.columns, t.k).bytes);
   }
 
   void orthonormalize(const OrthonormalizeCommand &o) {

@@ -154,7 +154,8 @@ Program sample() {
   program.deviceConstants = {{512, {{3, {{{{1, 1, 2}}, 5}}}, {4, {}}}}};
   Entry entry;
   entry.actions = {{0, 0}, {0, 1}};
-  entry.rows = {{0, {{{1024}, {2048}, 0, {}}, {{}, {8192}}, {{}, {512}}, {{}, {16384}}}}};
+  entry.rows = {
+      {0, {{{1024}, {2048}, 0, {}}, {{}, {8192}}, {{}, {512}}, {{}, {16384}}}}};
   entry.inputs = {1};
   program.entries["train"] = entry;
   return program;
@@ -324,8 +325,7 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       2, [](Command &c) { c.attention.scratchBytesPerThread = 4000; },
       "'scratch' needs 8000");
   command(3, [](Command &c) { c.scatterAdd.idType = DType::F32; }, "ids");
-  command(
-      9, [](Command &c) { c.orthonormalize.columns = 5; }, "more columns");
+  command(9, [](Command &c) { c.orthonormalize.columns = 5; }, "more columns");
   command(
       9, [](Command &c) { c.orthonormalize.rows = 3000; }, "'in' needs 24000");
   command(
@@ -333,8 +333,7 @@ TEST(Program, ValidationSaysWhatIsWrong) {
       "'scratch' needs");
   command(10, [](Command &c) { c.topK.k = 11; }, "k must be 1 to");
   command(10, [](Command &c) { c.topK.rows = 300; }, "'in' needs 12000");
-  command(
-      10, [](Command &c) { c.topK.scratch = {2, 0}; }, "'scratch' needs");
+  command(10, [](Command &c) { c.topK.scratch = {2, 0}; }, "'scratch' needs");
   command(4, [](Command &c) { c.copy.sizes = {2}; }, "differ in length");
   command(4, [](Command &c) { c.copy.sizes = {2000, 3}; }, "'dst' needs");
   command(5, [](Command &c) { c.fill.bytes = 63; }, "multiple");

@@ -56,8 +56,8 @@ Largest selected(const TopKCommand &c, const std::vector<float> &in,
 
 /// Few values give many ties, and edges are among them.
 std::vector<float> draw(int64_t count, int kind, std::mt19937 &gen) {
-  constexpr float edges[] = {NAN,  INFINITY, -INFINITY, 0.0f,  -0.0f,
-                             1e-45f, -1e-45f, 3e38f,    -3e38f, 1.0f};
+  constexpr float edges[] = {NAN,    INFINITY, -INFINITY, 0.0f,   -0.0f,
+                             1e-45f, -1e-45f,  3e38f,     -3e38f, 1.0f};
   std::normal_distribution<float> normal;
   std::vector<float> values(count);
   for (float &x : values)
@@ -70,18 +70,17 @@ std::vector<float> draw(int64_t count, int kind, std::mt19937 &gen) {
 
 TEST(TopK, IsThatOfAStableSort) {
   std::mt19937 gen(1);
-  for (auto [rows, columns] :
-       {std::pair<int64_t, int64_t>{1, 1},
-        {3, 2},
-        {5, 300},
-        {2, 4096},
-        {2, 4097},
-        {3, 20000},
-        {1, TopKScratch::kShort},
-        {1, TopKScratch::kShort + 1},
-        {2, 100000}})
-    for (int64_t k : {int64_t(1), columns / 100, columns / 3, columns - 1,
-                      columns})
+  for (auto [rows, columns] : {std::pair<int64_t, int64_t>{1, 1},
+                               {3, 2},
+                               {5, 300},
+                               {2, 4096},
+                               {2, 4097},
+                               {3, 20000},
+                               {1, TopKScratch::kShort},
+                               {1, TopKScratch::kShort + 1},
+                               {2, 100000}})
+    for (int64_t k :
+         {int64_t(1), columns / 100, columns / 3, columns - 1, columns})
       for (int kind = 0; kind < 4; ++kind) {
         if (k < 1)
           continue;

@@ -377,8 +377,8 @@ TEST(CommandKernels, TopK) {
                                           : std::min<int64_t>(c.columns, 20));
     std::vector<float> in = random.floats(c.rows * c.columns);
     // Few values, edges among them.
-    constexpr float edges[] = {NAN,  INFINITY, -INFINITY, 0.0f,
-                               -0.0f, 1e-45f,  -1.0f,     2.0f};
+    constexpr float edges[] = {NAN,   INFINITY, -INFINITY, 0.0f,
+                               -0.0f, 1e-45f,   -1.0f,     2.0f};
     for (float &x : in)
       if (seed % 3 == 1)
         x = edges[random.pick(0, 7)];
@@ -426,8 +426,8 @@ TEST(CommandKernels, Orthonormalize) {
       c.batch = c.columns = 2;
     }
     constexpr float scales[] = {1e-30f, 1.0f, 1e30f};
-    std::vector<float> in = random.floats(c.batch * c.rows * c.columns,
-                                          scales[random.pick(0, 2)]);
+    std::vector<float> in =
+        random.floats(c.batch * c.rows * c.columns, scales[random.pick(0, 2)]);
     // Columns that depend on others, and numbers that are not finite.
     for (int64_t i = 0; i < int64_t(in.size()) && seed % 3 == 1; ++i)
       if (i % c.columns % 3 == 1)

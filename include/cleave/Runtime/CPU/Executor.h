@@ -153,8 +153,8 @@ private:
     /// The flag that skips the action, if any.
     const char *unless;
     bool whenStopped;
-    std::variant<Kernel, Contraction, Attention, Scatter, Largest, Columns, Copy,
-                 Fill, Check, Exchange, Move>
+    std::variant<Kernel, Contraction, Attention, Scatter, Largest, Columns,
+                 Copy, Fill, Check, Exchange, Move>
         what;
   };
   struct EntrySteps {

@@ -13,9 +13,9 @@
 
 namespace cleave::runtime {
 
-/// The Q factors of [batch, rows, columns] matrices, computed in f64 and rounded
-/// once. The result does not depend on the team. `in` may be `out`; `scratch`
-/// has the size that OrthonormalScratch.h says.
+/// The Q factors of [batch, rows, columns] matrices, computed in f64 and
+/// rounded once. The result does not depend on the team. `in` may be `out`;
+/// `scratch` has the size that OrthonormalScratch.h says.
 void orthonormalize(const OrthonormalizeCommand &command, const float *in,
                     float *out, double *scratch, const ThreadTeam &team);
 

@@ -78,8 +78,8 @@ struct ScatterArguments {
 };
 
 /// `cleave_top_k_row` for short rows; `cleave_top_k_count` for each pass,
-/// `cleave_top_k_totals` and `cleave_top_k_collect` for long ones; then, for all
-/// that is selected, `cleave_top_k_rows` and `cleave_top_k_write`. See
+/// `cleave_top_k_totals` and `cleave_top_k_collect` for long ones; then, for
+/// all that is selected, `cleave_top_k_rows` and `cleave_top_k_write`. See
 /// TopKScratch.h.
 struct TopKArguments {
   const float *in;
@@ -90,9 +90,9 @@ struct TopKArguments {
   int columns, k, segment, chunks, selected, pass;
 };
 
-/// `cleave_orthonormal_load`, then `cleave_orthonormal_reflect` for each column,
-/// `cleave_orthonormal_finish`, `cleave_orthonormal_form`. `size` is the scratch
-/// memory of a matrix; the following are offsets in it, see
+/// `cleave_orthonormal_load`, then `cleave_orthonormal_reflect` for each
+/// column, `cleave_orthonormal_finish`, `cleave_orthonormal_form`. `size` is
+/// the scratch memory of a matrix; the following are offsets in it, see
 /// OrthonormalScratch.h.
 struct OrthonormalArguments {
   const float *in;

@@ -371,8 +371,8 @@ struct ScatterAddCommand {
   bool operator==(const ScatterAddCommand &) const = default;
 };
 
-/// The `k` largest elements of each of `rows` f32 rows of `columns` elements, in
-/// decreasing order, and their indices, i64, as `graph.top_k` defines them.
+/// The `k` largest elements of each of `rows` f32 rows of `columns` elements,
+/// in decreasing order, and their indices, i64, as `graph.top_k` defines them.
 struct TopKCommand {
   Ref in, values, indices;
   int64_t rows = 0, columns = 0, k = 0;

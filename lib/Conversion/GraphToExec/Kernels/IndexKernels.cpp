@@ -142,7 +142,8 @@ struct PackBitsModel : FlatModel<PackBitsModel, PackBitsOp> {
     auto op = cast<PackBitsOp>(operation);
     auto type = typeOf(op.getInput());
     auto shape = typeOf(op.getOutput()).getShape();
-    int64_t rank = type.getRank(), last = rank - 1, size = type.getDimSize(last);
+    int64_t rank = type.getRank(), last = rank - 1,
+            size = type.getDimSize(last);
     Type wide = k.getBuilder().getI32Type();
     Value byte;
     for (int64_t bit = 0; bit < std::min<int64_t>(size, 8); ++bit) {
@@ -183,10 +184,10 @@ struct UnpackBitsModel : FlatModel<UnpackBitsModel, UnpackBitsOp> {
     int64_t step = exec::getLayout(type).strides[last];
     Value byte = k.readIndexed(op.getInput(), Access::get(type, shape, dims),
                                place, step);
-    Value bit = k.cast(k.sub(at, k.mul(place, i64Constant(k, 8))),
-                       b.getI32Type());
-    Value shifted = arith::ShRSIOp::create(
-        b, k.getLoc(), k.cast(byte, b.getI32Type()), bit);
+    Value bit =
+        k.cast(k.sub(at, k.mul(place, i64Constant(k, 8))), b.getI32Type());
+    Value shifted = arith::ShRSIOp::create(b, k.getLoc(),
+                                           k.cast(byte, b.getI32Type()), bit);
     Value low = arith::AndIOp::create(b, k.getLoc(), shifted,
                                       k.constant(b.getI32Type(), 1));
     k.define(op.getOutput(),

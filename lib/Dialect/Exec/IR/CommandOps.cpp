@@ -571,8 +571,7 @@ int64_t OrthonormalizeOp::getFlops() {
 LogicalResult OrthonormalizeOp::verify() {
   RankedTensorType type = getType();
   if (!sameValues(tensorType(getInput()), type) || type.getRank() != 3 ||
-      !type.getElementType().isF32() ||
-      type.getDimSize(2) > type.getDimSize(1))
+      !type.getElementType().isF32() || type.getDimSize(2) > type.getDimSize(1))
     return emitOpError("needs f32 matrices [b, n, r], r <= n, and a result of "
                        "the same type, but has ")
            << getInput().getType() << " and " << type;

@@ -25,9 +25,9 @@ OpCost CumulativeSumOp::getCost() {
 
 OpCost TopKOp::getCost() {
   // Few are taken one after another, many in five passes.
-  return streamingCost(
-      getOperation(), WorkClass::RowWise,
-      elementsOf(getInput()) * std::min<int64_t>(getK(), 8), {{}, {1}});
+  return streamingCost(getOperation(), WorkClass::RowWise,
+                       elementsOf(getInput()) * std::min<int64_t>(getK(), 8),
+                       {{}, {1}});
 }
 
 #define VIEW(OP)                                                               \

@@ -140,9 +140,10 @@ LogicalResult DecodeOp::inferReturnTypes(MLIRContext *context,
   return success();
 }
 
-LogicalResult OrthonormalizeOp::inferReturnTypes(
-    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
-    SmallVectorImpl<Type> &results) {
+LogicalResult
+OrthonormalizeOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
+                                   Adaptor adaptor,
+                                   SmallVectorImpl<Type> &results) {
   RankedTensorType type = tensorType(adaptor.getInput());
   if (type.getRank() < 2)
     return emitOptionalError(loc, "needs matrices, not ", type);

@@ -90,15 +90,14 @@ ShardingRule DivOp::getShardingRule() {
 
 ShardingRule CastOp::getShardingRule() {
   // Not linear if it truncates, if it tests x != 0, or if it converts flags or
-  // bytes, whose sums are modulo 2 and 256. Floats are summed before they are rounded to fewer
-  // bits, or to another format of as many.
+  // bytes, whose sums are modulo 2 and 256. Floats are summed before they are
+  // rounded to fewer bits, or to another format of as many.
   auto from = cast<RankedTensorType>(getInput().getType()).getElementType();
   auto to = cast<RankedTensorType>(getType()).getElementType();
   bool rounds = isa<FloatType>(from) && isa<FloatType>(to) && from != to &&
                 to.getIntOrFloatBitWidth() <= from.getIntOrFloatBitWidth();
-  bool linear = !from.isInteger(1) && !from.isInteger(8) &&
-                !to.isInteger(1) && !rounds &&
-                (isa<FloatType>(to) || !isa<FloatType>(from));
+  bool linear = !from.isInteger(1) && !from.isInteger(8) && !to.isInteger(1) &&
+                !rounds && (isa<FloatType>(to) || !isa<FloatType>(from));
   if (linear)
     return pointwise(getOperation(), {SET(0)});
   return pointwise(getOperation());
