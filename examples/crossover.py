@@ -111,6 +111,16 @@ def run(jobs, steps, seconds, together):
     return time.monotonic() - begin
 
 
+def computing(job, steps):
+    """The median of the seconds in which a job alone computes a step."""
+    took = []
+    for _ in range(steps):
+        begin = time.monotonic()
+        job.compute()
+        took.append(time.monotonic() - begin)
+    return statistics.median(took)
+
+
 def simulate(compute, communicate, steps):
     """When the last job ends each of its steps, if jobs take turns on one device and one link.
 
@@ -141,25 +151,20 @@ def main(arguments=None):
         parser.set_defaults(steps=4, rounds=1, width=32, samples=32)
     options = parser.parse_args(arguments)
 
-    alone, took = Job(0, options.width, options.samples), []
-    for _ in range(options.steps):
-        begin = time.monotonic()
-        alone.compute()
-        took.append(time.monotonic() - begin)
-    c = statistics.median(took)
-    print(f"a step computes for {1e3 * c:.1f} ms")
+    alone = Job(0, options.width, options.samples)
     apart, together = ([Job(seed, options.width, options.samples) for seed in (1, 2)] for _ in range(2))
     measured = []
     for ratio in (0.2, 0.5, 1.0, 2.0):
-        # Both by turns too, so that what else the machine does meets them alike.
-        faster = statistics.median(run(apart, options.steps, ratio * c, False)
-                                   / run(together, options.steps, ratio * c, True)
-                                   for _ in range(options.rounds))
+        faster = []
+        for _ in range(options.rounds):
+            # Measured each time, so that what else the machine does meets all three alike.
+            seconds = ratio * computing(alone, options.steps)
+            faster.append(run(apart, options.steps, seconds, False) / run(together, options.steps, seconds, True))
         same = [job.losses for job in apart] == [job.losses for job in together]
-        model = 2 * options.steps * (1 + ratio) * c / simulate([c] * 2, [ratio * c] * 2, options.steps)[-1]
-        measured.append((ratio, faster))
-        print(f"M = {ratio:g} C: {faster:.2f}x as fast by turns, simulated {model:.2f}x; losses equal, bit for "
-              f"bit: {same}")
+        model = 2 * options.steps * (1 + ratio) / simulate([1.0] * 2, [ratio] * 2, options.steps)[-1]
+        measured.append((ratio, statistics.median(faster)))
+        print(f"M = {ratio:g} C: {measured[-1][1]:.2f}x as fast by turns, simulated {model:.2f}x; losses equal, bit "
+              f"for bit: {same}")
     expected = [(r / 50, (1 + r / 50) / max(1, r / 50)) for r in range(121)]
     chart(options.work / "crossover.svg", "Two jobs by turns on one device",
           "communication / computing of a step (M / C)", "speed-up",
