@@ -13,7 +13,7 @@
 /// | file | compressor |
 /// |---|---|
 /// | PowerSgd.cpp | `powersgd`: a product of two matrices of low rank |
-/// | TopK.cpp | `topk`: the largest elements of each worker |
+/// | LargestElements.cpp | `topk`: the largest elements of each worker |
 /// | Threshold.cpp | `threshold`: the elements above a threshold |
 /// | Quantized.cpp | `int8`, `1bit`: codes, summed by the owner of a piece |
 ///

@@ -1,4 +1,4 @@
-//===- TopK.cpp - The largest elements of each worker ---------------------===//
+//===- LargestElements.cpp - The largest elements of each worker ----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
