@@ -29,7 +29,8 @@ func.func @train(
   // POWER: graph.contract "wnm,mr->wnr" %[[TERMS]],
   // POWER: %[[P:.*]] = graph.orthonormalize
   // POWER: graph.contract "wnm,nr->wmr" %[[TERMS]], %[[P]]
-  // POWER: %[[Q:.*]] = graph.reduce sum
+  // POWER: %[[SUM:.*]] = graph.reduce sum
+  // POWER: %[[Q:.*]] = spmd.constrain reduced %[[SUM]]
   // POWER: graph.contract "nr,mr->nm" %[[P]], %[[Q]]
   %dw = graph.contract "bi,bo->io" %x, %g : (tensor<8x2xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
   %done = graph.gradient %dw of "w" : (tensor<2x4xf32>) -> tensor<2x4xf32>

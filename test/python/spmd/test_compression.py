@@ -93,6 +93,26 @@ def test_ranks_equal_the_program_of_whole_tensors(tmp_path, mesh, recipes, micro
     assert slot(results, "residual")
 
 
+@pytest.mark.parametrize("schedule, mesh, recipes, name", sample(
+    [("1f1b", "pp=2,dp=2", ""), ("zb-h1", "pp=2,dp=2", ""),
+     ("gpipe", "dp=2,pp=2,tp=2", "megatron-sp")], 3))
+def test_stages_equal_the_program_of_whole_tensors(tmp_path, schedule, mesh, recipes, name):
+    """The embedding is tied: its gradient has a term of the first stage and one of the last."""
+    compress = COMPRESSORS[name]
+    if "tp=" in mesh:
+        if name in ("int8", "1bit"):
+            pytest.skip("codes are of tensors that no other axis shards")
+        if name in ("topk", "threshold"):
+            compress += ",unit=shard"
+    arguments, more = (compress, mesh, recipes, 2), [f"--schedule={schedule}"]
+    whole = compressed(tmp_path, *arguments, more=more)
+    inputs = random_inputs(whole)
+    results, gradients = run(whole, inputs)
+    found = run(compressed(tmp_path, *arguments, "scheduled", more=more), inputs)
+    agree(found[0], results)
+    agree(found[1], gradients)
+
+
 def chain(text, inputs, steps):
     """Runs steps one after the other; yields the inputs, results and gradients of each."""
     inputs = zero_state(inputs)

@@ -430,7 +430,7 @@ LogicalResult GradientCompression::run() {
   for (CompressedGradient &one : chosen)
     if (failed(compress(one, workers)))
       return failure();
-  exchanges.pack(builder);
+  exchanges.pack(builder, meshName);
   eraseUnused(step.getBody().front());
   return success();
 }

@@ -51,12 +51,27 @@ static std::tuple<Attribute, Type> kindOf(Operation *exchange) {
           RankedTensorType::get(shape, type.getElementType())};
 }
 
+/// The sum of `value` over workers, which ranks exchange in its own type: it is
+/// not left partial until it has a wider one.
+static Value sumOf(Formula &f, Value value, FlatSymbolRefAttr mesh) {
+  Value sum = f.sum(value, {0});
+  Sharding whole = Sharding::replicated(tensorTypeOf(sum).getRank());
+  return ConstrainOp::create(f.builder, f.loc, sum.getType(), sum,
+                             ShardingAttr::get(mesh, whole), /*reduced=*/true);
+}
+
 /// Replaces exchanges of one kind by one of all their operands.
-static void packOne(OpBuilder &builder, ArrayRef<Operation *> exchanges) {
-  if (exchanges.size() < 2)
-    return;
+static void packOne(OpBuilder &builder, ArrayRef<Operation *> exchanges,
+                    FlatSymbolRefAttr mesh) {
   Operation *last = exchanges.back();
   builder.setInsertionPoint(last);
+  if (exchanges.size() == 1) {
+    Formula f{builder, last->getLoc()};
+    if (!isa<ConstrainOp>(last))
+      last->getResult(0).replaceAllUsesWith(
+          sumOf(f, last->getOperand(0), mesh));
+    return;
+  }
   Formula f{builder, last->getLoc()};
   auto leading = cast<RankedTensorType>(std::get<1>(kindOf(last))).getShape();
   SmallVector<Value> rows;
@@ -70,7 +85,7 @@ static void packOne(OpBuilder &builder, ArrayRef<Operation *> exchanges) {
   if (auto placed = dyn_cast<ConstrainOp>(last))
     packed = ConstrainOp::create(builder, f.loc, packed, placed.getSharding());
   else
-    packed = f.sum(packed, {0});
+    packed = sumOf(f, packed, mesh);
   RankedTensorType type = tensorTypeOf(packed);
   SmallVector<int64_t> offsets(type.getRank(), 0), ones(type.getRank(), 1),
       sizes(type.getShape());
@@ -86,7 +101,7 @@ static void packOne(OpBuilder &builder, ArrayRef<Operation *> exchanges) {
     op->erase();
 }
 
-void PackedExchanges::pack(OpBuilder &builder) {
+void PackedExchanges::pack(OpBuilder &builder, FlatSymbolRefAttr mesh) {
   if (gradients.empty())
     return;
   Block &block = *(*gradients.begin())->getBlock();
@@ -102,6 +117,6 @@ void PackedExchanges::pack(OpBuilder &builder) {
       if (exchanges.contains(op))
         messages[kindOf(op)].push_back(op);
     for (auto &[kind, members] : messages)
-      packOne(builder, members);
+      packOne(builder, members, mesh);
   }
 }

@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDEXCHANGES_H
 
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/BuiltinAttributes.h"
 #include "llvm/ADT/DenseSet.h"
 
 namespace cleave::spmd {
@@ -26,7 +27,7 @@ public:
   /// Adds a gradient from which exchanges are computed.
   void begin(mlir::Operation *gradient) { gradients.insert(gradient); }
   void add(mlir::Operation *exchange) { exchanges.insert(exchange); }
-  void pack(mlir::OpBuilder &builder);
+  void pack(mlir::OpBuilder &builder, mlir::FlatSymbolRefAttr mesh);
 
 private:
   std::vector<std::vector<mlir::Operation *>> findRounds(mlir::Block &block);

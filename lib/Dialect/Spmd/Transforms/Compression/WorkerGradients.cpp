@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "WorkerGradients.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -123,11 +124,20 @@ bool WorkerGradients::sumsSamples(Operation *op,
   return !samples.contains(op->getResult(result));
 }
 
+/// Whether `op` draws random numbers, which it does by the positions of samples
+/// in the whole batch.
+bool WorkerGradients::draws(Operation *op) {
+  return llvm::any_of(op->getOperands(), [&](Value operand) {
+    auto argument = dyn_cast<BlockArgument>(operand);
+    return argument && graph::hasRole(step, argument.getArgNumber(), "rng");
+  });
+}
+
 bool WorkerGradients::isSum(Value value) {
   if (auto known = sums.find(value); known != sums.end())
     return known->second;
   auto ruled = value.getDefiningOp<graph::ShardingRuleOpInterface>();
-  if (!ruled || samples.contains(value))
+  if (!ruled || samples.contains(value) || draws(ruled))
     return sums[value] = false;
   graph::ShardingRule rule = ruled.getShardingRule();
   Operands operands = read(ruled, rule);

@@ -45,6 +45,7 @@ private:
     bool anySamples = false, anySums = false;
   };
 
+  bool draws(mlir::Operation *op);
   void locate();
   void locateResults(mlir::Operation *op);
   Operands read(mlir::Operation *op, const graph::ShardingRule &rule);
