@@ -69,3 +69,21 @@ def test_losses_fall(compress, options):
     assert len(finite) >= 15 and finite[-1] < finite[0] - 0.5
     for key, value in snapshot(step)[1].items():
         assert torch.isfinite(value).all(), key
+
+
+def test_a_checkpoint_is_read_with_other_axes(tmp_path):
+    """What a worker keeps is sharded as its parameter is."""
+    first = compiled("powersgd,rank=2,min_rate=1.2")
+    train(first, 3)
+    first.save(tmp_path / "state")
+    more = train(first, 3, seed=2)
+    torch.manual_seed(0)
+    model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
+    ids = torch.randint(0, 64, (8, 16))
+    again = cleave.compile(model, (ids, ids), optimizer=cleave.optim.AdamW(lr=1e-2),
+                           mesh={"dp": 2, "tp": 2}, plan="megatron",
+                           compress="powersgd,rank=2,min_rate=1.2", check="off")
+    again.load(tmp_path / "state")
+    assert train(again, 3, seed=2) == pytest.approx(more, rel=1e-4)
+    with pytest.raises(ValueError, match="the file does not fit the program"):
+        compiled("powersgd,rank=2,min_rate=1.2", ranks=4).load(tmp_path / "state")
