@@ -81,6 +81,9 @@ std::string cleave::compressionProblem(const PhaseOptions &options) {
   if (options.optimizerFusion == "backward")
     return "compressed gradients are complete after backward: updates cannot "
            "run in it";
+  if (options.optimizerFusion == "forward")
+    return "compressed gradients leave a residual for the next step: updates "
+           "cannot be deferred to it";
   return "";
 }
 

@@ -173,8 +173,10 @@ static void drawRules(Random &rng, const RandomGraph &graph,
 /// gradients of one magnitude is larger, is not drawn.
 static void drawCompression(Random &rng, bool asynchronous,
                             PhaseOptions &options) {
-  bool usable = StringRef(options.mesh).contains("dp=") && !asynchronous &&
-                options.grains == 0 && options.optimizerFusion != "backward";
+  bool usable =
+      StringRef(options.mesh).contains("dp=") && !asynchronous &&
+      options.grains == 0 &&
+      (options.optimizerFusion == "auto" || options.optimizerFusion == "none");
   if (usable && rng.chance(0.8))
     options.compress =
         choose(rng, {"topk,density=1,smallest=0,unit=shard",

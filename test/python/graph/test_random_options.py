@@ -47,6 +47,7 @@ REFUSALS = [
     "an asynchronous schedule", "name one of them", "the samples are split over",
     "max-staleness", "steps need equal numbers", "than that of the grains",
     "offload: there are no masters",
+    "no rank has the whole gradient", "of which a rank holds a shard",
 ]
 
 
