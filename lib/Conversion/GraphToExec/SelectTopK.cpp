@@ -14,19 +14,20 @@ using namespace cleave::exec;
 namespace {
 
 /// Few elements of short rows are cheaper in a kernel, which takes one after
-/// the other and can be fused with others (IndexKernels.cpp). The command reads
-/// a row a fixed number of times.
+/// the other in passes over vectors, and can be fused with others
+/// (IndexKernels.cpp). The command reads a row a fixed number of times, and
+/// divides a long one among threads.
 struct SelectTopK : OpRewritePattern<graph::TopKOp> {
   using OpRewritePattern::OpRewritePattern;
 
-  static constexpr int64_t fewElements = 8, shortRow = 1 << 14;
+  static constexpr int64_t fewElements = 8, fewReads = 1 << 17;
 
   LogicalResult matchAndRewrite(graph::TopKOp op,
                                 PatternRewriter &rewriter) const override {
     RankedTensorType type = tensorType(op.getInput());
     Type element = type.getElementType(), f32 = rewriter.getF32Type();
     int64_t k = op.getK(), columns = type.getShape().back();
-    if (element.isF64() || (k <= fewElements && columns <= shortRow))
+    if (element.isF64() || (k <= fewElements && k * columns <= fewReads))
       return failure();
     Location loc = op.getLoc();
     int64_t rows = ShapedType::getNumElements(type.getShape().drop_back());

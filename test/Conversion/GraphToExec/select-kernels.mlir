@@ -181,10 +181,12 @@ func.func @many(%x: tensor<2x3x90xbf16>) -> (tensor<2x3x9xbf16>, tensor<2x3x9xi6
 // -----
 
 // CHECK-LABEL: func.func @long
-// CHECK: exec.top_k %{{.*}} : tensor<1x20000xf32> -> tensor<1x2xf32>, tensor<1x2xi64>
-func.func @long(%x: tensor<20000xf32>) -> (tensor<2xf32>, tensor<2xi64>) {
-  %0, %1 = graph.top_k %x {k = 2 : i64} : (tensor<20000xf32>) -> (tensor<2xf32>, tensor<2xi64>)
-  return %0, %1 : tensor<2xf32>, tensor<2xi64>
+// CHECK: exec.top_k %{{.*}} : tensor<1x20000xf32> -> tensor<1x7xf32>, tensor<1x7xi64>
+// CHECK: graph.top_k
+func.func @long(%x: tensor<20000xf32>) -> (tensor<7xf32>, tensor<7xi64>, tensor<6xf32>) {
+  %0, %1 = graph.top_k %x {k = 7 : i64} : (tensor<20000xf32>) -> (tensor<7xf32>, tensor<7xi64>)
+  %2, %3 = graph.top_k %x {k = 6 : i64} : (tensor<20000xf32>) -> (tensor<6xf32>, tensor<6xi64>)
+  return %0, %1, %2 : tensor<7xf32>, tensor<7xi64>, tensor<6xf32>
 }
 
 // -----

@@ -13,7 +13,7 @@ from op_runs import TARGETS, run_op, tensor_type
 EDGES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 1.0], np.float32)
 #: Rows, elements, and k.
 SHAPES = [((5, 7), 1), ((5, 7), 7), ((3, 4, 300), 8), ((3, 4, 300), 9), ((300, 33), 20), ((2, 5000), 600),
-          ((1, 20000), 2), ((40000,), 400), ((2, 40000), 40000)]
+          ((1, 20000), 2), ((1, 20000), 8), ((40000,), 400), ((2, 40000), 40000)]
 
 
 def draw(shape, kind, seed):
