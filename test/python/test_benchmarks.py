@@ -84,6 +84,12 @@ def test_bubble():
     assert [line["schedule"] for line in lines] == ["gpipe", "1f1b", "zb-h1"]
 
 
+def test_compression():
+    dense, packed = figures(run("benchmarks/compression.py"))
+    assert dense["compress"] == "dense" and dense["loss_ratio"] == 1
+    assert packed["sent_bytes"] < dense["sent_bytes"]
+
+
 def test_recompute():
     lines = figures(run("benchmarks/recompute.py"))
     assert [line["program"] for line in lines[:5]] == ["none", "free", "full", "1 full; none",
