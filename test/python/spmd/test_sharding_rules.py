@@ -82,6 +82,29 @@ def test_rules_of_matrices(tmp_path):
                      f"--inputs={tmp_path / 'in'}"]))
 
 
+def test_rules_of_workers(tmp_path):
+    """Workers are divided beside what the op of each is divided by."""
+    (tmp_path / "m.mlir").write_text("""
+      func.func @train(%x: tensor<3x4x5xf64> {graph.name = "x", graph.role = "input"},
+                       %g: tensor<2x3x2x7xf64> {graph.name = "g", graph.role = "input"},
+                       %w: tensor<7x5xf64> {graph.name = "w", graph.role = "input"})
+          -> (tensor<3x4xf64> {graph.name = "s"}, tensor<3x4x7xf64> {graph.name = "y"},
+              tensor<3x2x2x7xf64> {graph.name = "z"}) {
+        %s = graph.per_worker "graph.reduce" of %x at [0] to [0]
+            with {dims = array<i64: 1>, kind = 0 : i32} : (tensor<3x4x5xf64>) -> tensor<3x4xf64>
+        %y = graph.per_worker "graph.linear" of %x, %w at [0, -1] to [0]
+            with {} : (tensor<3x4x5xf64>, tensor<7x5xf64>) -> tensor<3x4x7xf64>
+        %t = graph.per_worker "graph.reshape" of %g at [1] to [0]
+            with {} : (tensor<2x3x2x7xf64>) -> tensor<3x2x2x7xf64>
+        return %s, %y, %t : tensor<3x4xf64>, tensor<3x4x7xf64>, tensor<3x2x2x7xf64>
+      }""")
+    rng = np.random.default_rng(0)
+    save_tensors(tmp_path / "in", {name: rng.standard_normal(shape) for name, shape in
+                                   {"x": (3, 4, 5), "g": (2, 3, 2, 7), "w": (7, 5)}.items()})
+    record(run_tool([tool("cleave-fuzz"), f"--rules={tmp_path / 'm.mlir'}",
+                     f"--inputs={tmp_path / 'in'}"]))
+
+
 def test_every_op_has_a_rule():
     assert [name for name, fact in list_ops().items() if not fact["sharding_rule"]] == []
 
@@ -94,6 +117,6 @@ def check_all(facts):
             for kind, own in sums.items():
                 own[name] += tally[kind]
     ops = list_ops()
-    assert {name for name in ops if not sums["ops"][name]} == set()
+    assert sorted(name for name in ops if not sums["ops"][name]) == []
     assert {name for name in ops if not sums["splits"][name]} == NEVER_SPLIT
     assert {name for name in ops if not sums["pads"][name]} == NEVER_SPLIT
