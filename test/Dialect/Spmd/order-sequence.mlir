@@ -93,3 +93,27 @@ func.func @odd(%x: tensor<1x1x6x4xf32>) -> tensor<1x1x6x4xf32> {
       : (tensor<1x1x6x4xf32>, tensor<1x1x6x4xf32>, tensor<1x1x6x4xf32>) -> (tensor<1x1x6x4xf32>, tensor<1x1x6xf32>)
   return %o : tensor<1x1x6x4xf32>
 }
+
+// -----
+
+// Nothing has no order.
+// CHECK-LABEL: func.func @empty(
+// CHECK-NOT: starts
+func.func @empty(%x: tensor<1x1x0x4xf32>) -> tensor<1x1x0x4xf32> {
+  %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64, causal}
+      : (tensor<1x1x0x4xf32>, tensor<1x1x0x4xf32>, tensor<1x1x0x4xf32>) -> (tensor<1x1x0x4xf32>, tensor<1x1x0xf32>)
+  return %o : tensor<1x1x0x4xf32>
+}
+
+// -----
+
+// An attention that knows its place cannot compute in another order; it is
+// left, and so is what it reads.
+// CHECK-LABEL: func.func @placed(
+// CHECK-NOT: starts
+// expected-remark @+1 {{sequence of length 8 is not put in zig-zag order, in which its attention cannot compute}}
+func.func @placed(%x: tensor<1x1x8x4xf32>, %origin: tensor<4xi64>) -> tensor<1x1x8x4xf32> {
+  %o, %lse = graph.attention %x, %x, %x origin %origin {scale = 1.0 : f64, causal, global_shape = array<i64: 2, 1, 8, 8>}
+      : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<4xi64>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
+  return %o : tensor<1x1x8x4xf32>
+}

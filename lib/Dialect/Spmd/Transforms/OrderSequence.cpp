@@ -43,7 +43,9 @@ public:
         sequences(sequences), size(size), order(order),
         builder(OpBuilder::atBlockBegin(&body)), loc(function.getLoc()) {}
 
-  void run();
+  /// Permutes what follows the order, if one of `attentions` can compute in
+  /// it. Returns whether one can; otherwise nothing changes.
+  bool run(ArrayRef<Operation *> attentions);
 
 private:
   /// Whether a dimension belongs to the permuted classes.
@@ -205,13 +207,21 @@ Value Reorderer::permute(Value value, bool back) {
   return known = result;
 }
 
-void Reorderer::run() {
+bool Reorderer::run(ArrayRef<Operation *> attentions) {
   SmallVector<Operation *> ops;
   for (Operation &op : body)
     ops.push_back(&op);
   llvm::SmallPtrSet<Operation *, 32> inOrder;
-  for (Operation *op : ops)
+  for (Operation *op : attentions)
     if (canPermute(op))
+      inOrder.insert(op);
+  if (inOrder.empty()) {
+    if (startsTable)
+      startsTable.getDefiningOp()->erase();
+    return false;
+  }
+  for (Operation *op : ops)
+    if (!llvm::is_contained(attentions, op) && canPermute(op))
       inOrder.insert(op);
   for (Operation *op : ops) {
     auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
@@ -230,6 +240,7 @@ void Reorderer::run() {
         operand.set(permute(operand.get(), /*back=*/made));
     }
   }
+  return true;
 }
 
 namespace {
@@ -245,22 +256,33 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
     return 1;
   }
 
-  /// Returns the sequence classes of causal attentions of `function`, by
-  /// length.
-  static llvm::MapVector<int64_t, llvm::SmallDenseSet<unsigned>>
-  findSequences(func::FuncOp function, const DimensionClasses &classes) {
-    llvm::MapVector<int64_t, llvm::SmallDenseSet<unsigned>> found;
+  /// The causal attentions over sequences of one length, and the classes of
+  /// these.
+  struct Sequences {
+    llvm::SmallDenseSet<unsigned> classes;
+    SmallVector<Operation *> attentions;
+  };
+
+  /// Returns the causal attentions of `function` that are not among `tried`,
+  /// by length.
+  static llvm::MapVector<int64_t, Sequences>
+  findSequences(func::FuncOp function, const DimensionClasses &classes,
+                const llvm::SmallPtrSetImpl<Operation *> &tried) {
+    llvm::MapVector<int64_t, Sequences> found;
     auto add = [&](auto op) {
-      if (!op.getCausal() || op.getQueryStarts() || op.getKeyStarts())
+      if (!op.getCausal() || op.getQueryStarts() || op.getKeyStarts() ||
+          tried.contains(op))
         return;
       auto places = [](Value value) {
         return cast<RankedTensorType>(value.getType()).getDimSize(2);
       };
-      if (places(op.getQuery()) != places(op.getKey()))
+      if (places(op.getQuery()) == 0 ||
+          places(op.getQuery()) != places(op.getKey()))
         return;
-      llvm::SmallDenseSet<unsigned> &sequences = found[places(op.getQuery())];
-      sequences.insert(classes.number(op.getQuery(), 2));
-      sequences.insert(classes.number(op.getKey(), 2));
+      Sequences &sequences = found[places(op.getQuery())];
+      sequences.classes.insert(classes.number(op.getQuery(), 2));
+      sequences.classes.insert(classes.number(op.getKey(), 2));
+      sequences.attentions.push_back(op);
     };
     for (Operation &op : function.getBody().front()) {
       if (auto attention = dyn_cast<graph::AttentionOp>(op))
@@ -271,23 +293,31 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
     return found;
   }
 
-  /// Permutes the first sequence that is not permuted yet and is divisible.
-  static bool orderOne(func::FuncOp function, ArrayRef<int64_t> order,
-                       bool remark) {
-    DimensionClasses classes(function);
+  /// Permutes the sequences of `function`, one length after the other: what is
+  /// permuted has other classes than before.
+  static void order(func::FuncOp function, ArrayRef<int64_t> order) {
     int64_t chunks = order.size();
-    for (auto &[size, sequences] : findSequences(function, classes)) {
-      if (size % chunks == 0) {
-        Reorderer(function, classes, sequences, size, order).run();
-        return true;
-      }
-      if (remark)
+    llvm::SmallPtrSet<Operation *, 16> tried;
+    while (true) {
+      DimensionClasses classes(function);
+      auto found = findSequences(function, classes, tried);
+      if (found.empty())
+        return;
+      auto &[size, sequences] = found.front();
+      tried.insert_range(sequences.attentions);
+      std::string reason;
+      if (size % chunks != 0)
+        reason = "is not divisible by the " + std::to_string(chunks) +
+                 " chunks of zig-zag order";
+      else if (!Reorderer(function, classes, sequences.classes, size, order)
+                    .run(sequences.attentions))
+        reason = "is not put in zig-zag order, in which its attention cannot "
+                 "compute";
+      if (!reason.empty())
         function.emitRemark("sequence of length ")
-            << size << " is not divisible by the " << chunks
-            << " chunks of zig-zag order: later positions of the ring compute "
-               "more than earlier ones";
+            << size << " " << reason
+            << ": later positions of the ring compute more than earlier ones";
     }
-    return false;
   }
 
   void runOnOperation() override {
@@ -297,13 +327,12 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
     int64_t parts = countParts(*planned);
     if (parts == 1)
       return;
-    SmallVector<int64_t> order;
+    SmallVector<int64_t> places;
     for (int64_t part = 0; part < parts; ++part)
-      llvm::append_values(order, part, 2 * parts - 1 - part);
+      llvm::append_values(places, part, 2 * parts - 1 - part);
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal())
-        for (bool first = true; orderOne(function, order, first); first = false)
-          ;
+        order(function, places);
   }
 };
 } // namespace
