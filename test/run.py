@@ -5,6 +5,7 @@ nothing failed and every suite ran.
 """
 
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -85,6 +86,16 @@ def unit(build, scratch, filters):
     return count
 
 
+def print_slowest_files(report, shown=20):
+    """Prints the files of Python tests that took longest, from a JUnit report."""
+    seconds = collections.Counter()
+    for case in xml.parse(report).getroot().iter("testcase"):
+        seconds[case.get("classname").rpartition("test.python.")[2]] += float(case.get("time"))
+    print(f"slowest files of {sum(seconds.values()):.0f} s of Python tests:")
+    for name, taken in seconds.most_common(shown):
+        print(f"{taken:8.1f} s  {name}")
+
+
 def python(scratch, jobs, filters):
     """Runs the Python tests in `jobs` processes; returns their Count."""
     out = scratch / "pytest.xml"
@@ -107,6 +118,7 @@ def python(scratch, jobs, filters):
         count.failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         count.skipped = int(suite.get("skipped", 0))
         count.passed = total - count.failed - count.skipped
+    print_slowest_files(out)
     # Also what all tests of a module together show.
     if run.returncode not in (0, 5) and not count.failed:
         count.failed = 1

@@ -319,19 +319,23 @@ public:
     return wrong;
   }
 
-  /// Reads a checkpoint, whole or not at all; what went wrong, or nothing.
-  std::string loadCheckpoint(const std::string &folder) {
+  /// Reads a checkpoint, whole or not at all: what went wrong, or nothing, and
+  /// the techniques of whose state it has none.
+  nb::tuple loadCheckpoint(const std::string &folder) {
     meet("load a checkpoint");
     auto state = session->loadCheckpoint(folder);
+    nb::list absent;
     if (!state)
-      return llvm::toString(state.takeError());
+      return nb::make_tuple(llvm::toString(state.takeError()), absent);
+    for (const std::string &technique : state->absent)
+      absent.append(technique);
     counts->seed = state->seed;
     counts->step = session->getStep();
     counts->dataPosition = state->dataPosition;
     counts->skipped = state->skipped;
     counts->lossScale = session->getLossScale();
     counts->last = nb::none();
-    return "";
+    return nb::make_tuple("", absent);
   }
 
   nb::dict memory() const {

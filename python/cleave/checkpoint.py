@@ -50,7 +50,9 @@ class Checkpoints:
     @alone
     def load(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint that `save` or `cleave-run` has written of the same
-        model and optimizer, on any mesh. On an error nothing is changed.
+        model and optimizer, on any mesh. On an error nothing is changed. The state of a
+        technique that the checkpoint's run did without (`compress`, fp8) begins as zero,
+        with a warning.
 
         Raises:
             FileNotFoundError: there is no checkpoint.
@@ -58,8 +60,11 @@ class Checkpoints:
                 does not fit is listed.
         """
         folder = _found(path_of("folder", folder))
-        if error := self._live.session.load_checkpoint(folder):
+        error, absent = self._live.session.load_checkpoint(folder)
+        if error:
             raise ValueError(error)
+        for technique in absent:
+            warn(f"{folder}: has no state of {technique}, which begins as zero")
 
     @alone
     def load_weights(self, path: str | os.PathLike) -> None:

@@ -181,6 +181,9 @@ Error Trainer::loadState() {
         return error;
     out() << "resumed from " << resumeFrom << " after step " << state->step
           << "\n";
+    for (const std::string &technique : state->absent)
+      out() << "the checkpoint has no state of " << technique
+            << ", which begins as zero\n";
     if (state->threads != session->getThreads())
       out() << "the checkpoint was made with " << state->threads
             << (state->threads == 1 ? " thread" : " threads")

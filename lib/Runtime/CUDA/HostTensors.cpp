@@ -187,6 +187,9 @@ Error HostTensors::finishInputs() {
     return error;
   if (record)
     record->finish(kStreamName);
+  // The next run need not wait for them.
+  for (Given &input : inputs)
+    input.changed = false;
   return gpu.finish(stream);
 }
 

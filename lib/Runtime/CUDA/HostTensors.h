@@ -93,7 +93,7 @@ private:
     int64_t offset = 0, bytes = 0;
     /// In the pinned memory of a turn, where scalars are behind inputs.
     int64_t at = 0;
-    /// An input: it has been given since the last run. A scalar: it has changed
+    /// An input: its copy may be under way. A scalar: it has changed
     /// since then.
     bool changed = false;
   };

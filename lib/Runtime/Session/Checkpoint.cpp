@@ -242,6 +242,9 @@ Session::readCheckpoint(llvm::StringRef directory,
         check(inside(directory, fileName(optimizer)), optimizer);
     if (!loaded)
       return loaded.takeError();
+    for (const Tensor *tensor : loaded->absent)
+      if (!llvm::is_contained(state->absent, tensor->optional))
+        state->absent.push_back(tensor->optional);
     files.push_back(std::move(*loaded));
   }
   return state;

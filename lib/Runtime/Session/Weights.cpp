@@ -77,6 +77,59 @@ bool WeightSource::equals(const WeightSource &other) const {
   return true;
 }
 
+/// The share that each of `count` slices takes of the sum over the first
+/// dimension of `from`, which has `slices` of them.
+template <typename T>
+static std::vector<char> shareOfSum(const std::vector<char> &from,
+                                    int64_t slices, int64_t count) {
+  size_t size = from.size() / static_cast<size_t>(slices);
+  std::vector<char> share(size);
+  for (size_t at = 0; at < size; at += sizeof(T)) {
+    double sum = 0;
+    for (size_t slice = at; slice < from.size(); slice += size) {
+      T value;
+      std::memcpy(&value, &from[slice], sizeof(T));
+      sum += static_cast<double>(value);
+    }
+    T own = static_cast<T>(sum / static_cast<double>(count));
+    std::memcpy(&share[at], &own, sizeof(T));
+  }
+  return share;
+}
+
+/// Whether a file's tensor is `tensor` but for the size of the first dimension,
+/// of which only the sum counts.
+static bool hasSameSum(const FileTensor &entry, const Tensor &tensor) {
+  const std::vector<int64_t> &shape = fileShape(tensor);
+  bool isFloat = tensor.dtype == DType::F32 || tensor.dtype == DType::F64;
+  return tensor.summed && isFloat && entry.shape.size() == shape.size() &&
+         entry.shape[0] != shape[0] && entry.shape[0] > 0 &&
+         llvm::ArrayRef(entry.shape).drop_front() ==
+             llvm::ArrayRef(shape).drop_front();
+}
+
+/// Replaces a source by the slice that `tensor` has of its sum.
+static void share(const Tensor &tensor, WeightSource &source) {
+  const FileTensor &entry = *source.entry;
+  std::vector<char> whole(static_cast<size_t>(entry.bytes /
+                                              source.conversion.fromBytes *
+                                              source.conversion.toBytes));
+  source.file->convert(entry, source.conversion, whole.data());
+  auto slice = std::make_shared<WeightSource::Slice>();
+  int64_t slices = entry.shape[0], count = fileShape(tensor)[0];
+  slice->bytes = tensor.dtype == DType::F64
+                     ? shareOfSum<double>(whole, slices, count)
+                     : shareOfSum<float>(whole, slices, count);
+  slice->entry = {entry.name,
+                  safetensorsName(tensor.dtype).str(),
+                  fileShape(tensor),
+                  slice->bytes.data(),
+                  static_cast<int64_t>(slice->bytes.size())};
+  source.entry = &slice->entry;
+  source.conversion = *Conversion::find(slice->entry.dtype, tensor.dtype);
+  source.slice = std::move(slice);
+}
+
 /// Fills `source` from what the file has under a name, or says why that does
 /// not become `tensor`.
 static std::string convertible(const WeightFiles::Found &found,
@@ -84,7 +137,8 @@ static std::string convertible(const WeightFiles::Found &found,
   const FileTensor &entry = *found.entry;
   std::optional<Conversion> conversion =
       Conversion::find(entry.dtype, tensor.dtype);
-  if (!conversion || entry.shape != fileShape(tensor))
+  bool shares = hasSameSum(entry, tensor);
+  if (!conversion || (entry.shape != fileShape(tensor) && !shares))
     return "'" + entry.name + "' is " + entry.dtype + " " +
            shapeText(entry.shape) + " in the file, but " +
            safetensorsName(tensor.dtype).str() + " " +
@@ -98,7 +152,9 @@ static std::string convertible(const WeightFiles::Found &found,
              " is out of the range of " + safetensorsName(tensor.dtype).str() +
              ", which the program takes";
   }
-  source = {found.file, &entry, *conversion};
+  source = {found.file, &entry, *conversion, nullptr};
+  if (shares)
+    share(tensor, source);
   return "";
 }
 
@@ -120,6 +176,8 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
   std::vector<std::pair<const Tensor *, WeightSource>> found;
   std::vector<std::string> missing, constants, problems, extra;
   llvm::StringSet<> known;
+  // Of each technique, the state that the file lacks.
+  std::map<std::string, std::vector<const Tensor *>> absent;
   for (const Tensor &tensor : getProgram().tensors) {
     if (!belongs(tensor, optimizer))
       continue;
@@ -145,6 +203,8 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
       found.push_back({&tensor, *source});
       if (Error error = checkIndices(tensor, *source))
         problems.push_back(llvm::toString(std::move(error)));
+    } else if (!given && !tensor.optional.empty()) {
+      absent[tensor.optional].push_back(&tensor);
     } else if (!given && tensor.persistent) {
       missing.push_back("'" + tensor.name + "'");
     } else if (!given && !valued.count(tensor.name)) {
@@ -156,6 +216,17 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
   for (const std::string &name : files->getNames())
     if (!known.count(name))
       extra.push_back("'" + name + "'");
+  std::vector<const Tensor *> zeros;
+  for (auto &[technique, tensors] : absent) {
+    bool some = llvm::any_of(found, [&, &of = technique](const auto &pair) {
+      return pair.first->optional == of;
+    });
+    for (const Tensor *tensor : tensors)
+      if (some)
+        missing.push_back("'" + tensor->name + "'");
+      else
+        zeros.push_back(tensor);
+  }
   if (!missing.empty())
     problems.push_back("missing in the file: " + llvm::join(missing, ", "));
   if (!constants.empty())
@@ -167,7 +238,8 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
   if (!problems.empty())
     return makeError(path + ": the file does not fit the program: " +
                      llvm::join(problems, "; "));
-  return Loaded{std::move(*files), path.str(), optimizer, std::move(found)};
+  return Loaded{std::move(*files), path.str(), optimizer, std::move(found),
+                std::move(zeros)};
 }
 
 Error Session::take(llvm::MutableArrayRef<Loaded> files) {
@@ -184,7 +256,7 @@ Error Session::take(Loaded &loaded) {
   // be noticed later.
   std::string hashes;
   for (const auto &[tensor, source] : loaded.found) {
-    const auto &[file, entry, conversion] = source;
+    const auto &[file, entry, conversion, slice] = source;
     if (!alone())
       hashes += tensor->name + '\n' +
                 llvm::utohexstr(llvm::xxh3_64bits(llvm::StringRef(
@@ -192,7 +264,7 @@ Error Session::take(Loaded &loaded) {
                 '\n';
     if (tensor->role == Role::Buffer)
       valued.insert(tensor->name);
-    if (isEverywhere(*tensor)) {
+    if (isEverywhere(*tensor) && !slice) {
       Error wrong = Error::success();
       auto fill = [&, &what = *tensor, &from = *entry, &how = conversion,
                    &in = *file](char *own) {
@@ -206,20 +278,36 @@ Error Session::take(Loaded &loaded) {
         return wrong;
       continue;
     }
+    // Of what is one slice, all others are copies.
     const char *from = entry->data;
+    int64_t size = entry->bytes / conversion.fromBytes;
     for (const std::unique_ptr<Rank> &rank : ranks)
       if (rank->holds(*tensor))
         if (Error error = rank->change(
                 *tensor, [&, &how = conversion, &of = *tensor](char *part) {
                   cutPart(getProgram().mesh, of, rank->number(), part,
                           [&](int64_t at, int64_t to, int64_t count) {
-                            how.run(from + at * how.fromBytes,
-                                    part + to * how.toBytes, count);
+                            for (int64_t some; count > 0;
+                                 at += some, to += some, count -= some) {
+                              some = std::min(count, size - at % size);
+                              how.run(from + at % size * how.fromBytes,
+                                      part + to * how.toBytes, some);
+                            }
                           });
                 }))
           return error;
-    file->forget(*entry);
+    if (!slice)
+      file->forget(*entry);
   }
+  for (const Tensor *tensor : loaded.absent)
+    for (const std::unique_ptr<Rank> &rank : ranks)
+      if (rank->holds(*tensor))
+        if (Error error = rank->change(*tensor, [&](char *part) {
+              std::memset(part, 0,
+                          static_cast<size_t>(
+                              localBytes(getProgram().mesh, *tensor)));
+            }))
+          return error;
   return agree(
       {{loaded.optimizer ? "the optimizer state that was read (hash)"
                          : "the weights that were read (hash)",

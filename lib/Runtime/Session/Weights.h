@@ -18,6 +18,14 @@ struct WeightSource {
   const SafetensorsFile *file = nullptr;
   const SafetensorsFile::Entry *entry = nullptr;
   Conversion conversion = {};
+  /// Memory of its own: one of the slices of the first dimension, which are all
+  /// equal, in the program's element type.
+  struct Slice {
+    SafetensorsFile::Entry entry;
+    std::vector<char> bytes;
+  };
+  /// What `entry` belongs to, if not to the file.
+  std::shared_ptr<const Slice> slice;
 
   /// Whether both have the same value for the program.
   bool equals(const WeightSource &other) const;
@@ -28,6 +36,8 @@ struct Session::Loaded {
   std::string path;
   bool optimizer;
   std::vector<std::pair<const Tensor *, WeightSource>> found;
+  /// Optional state that the file lacks.
+  std::vector<const Tensor *> absent;
 };
 
 } // namespace cleave::runtime

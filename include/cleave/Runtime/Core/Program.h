@@ -137,6 +137,12 @@ struct Tensor {
   /// Parameter, `of`: the parameter whose value it starts with if none is
   /// given.
   std::string of, slot;
+  /// State: the technique that it belongs to, if a checkpoint may lack all state
+  /// of that technique, which is zero then; else empty.
+  std::string optional;
+  /// State: whether only the sum over the first dimension counts: if a
+  /// checkpoint has another size there, each slice takes its share of the sum.
+  bool summed = false;
   /// Input, Output: the dimension that micro-batches slice, or -1.
   int batchDim = -1;
   /// Input: indices must satisfy 0 <= id < upperBound (0: unchecked);
@@ -685,7 +691,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 13;
+  static constexpr int kVersion = 14;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -53,6 +53,8 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("additive", &Tensor::additive);
   f("of", &Tensor::of);
   f("slot", &Tensor::slot);
+  f("optional", &Tensor::optional);
+  f("summed", &Tensor::summed);
   f("batchDim", &Tensor::batchDim);
   f("upperBound", &Tensor::upperBound);
   f("hasIgnoreIndex", &Tensor::hasIgnoreIndex);

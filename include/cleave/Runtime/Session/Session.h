@@ -87,6 +87,9 @@ struct TrainingState {
   std::map<std::string, std::string> contractions;
   /// Further facts about the run, as JSON; see `SaveOptions::run`.
   std::string run;
+  /// Of a checkpoint that was loaded: techniques of whose state it has none,
+  /// which begins as zero (`Tensor::optional`).
+  std::vector<std::string> absent;
 };
 
 /// Options for writing a checkpoint.

@@ -53,7 +53,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return op->emitOpError() << "attribute '" << name << "' " << expected;
   };
   if (name == kNameAttr || name == kOfAttr || name == kSlotAttr ||
-      name == kUpdatesAttr || name == kInitialAttr)
+      name == kUpdatesAttr || name == kInitialAttr || name == kOptionalAttr)
     return isa<StringAttr>(attribute.getValue()) ? success()
                                                  : error("must be a string");
   if (name == kRoleAttr) {
@@ -72,7 +72,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return success();
   }
   if (name == kFrozenAttr || name == kLossAttr || name == kTransientAttr ||
-      name == kAdditiveAttr || name == kStackedAttr)
+      name == kAdditiveAttr || name == kStackedAttr || name == kSummedAttr)
     return isa<UnitAttr>(attribute.getValue()) ? success()
                                                : error("must be a unit");
   if (name == kWeightDecayAttr || name == kLrScaleAttr) {

@@ -103,7 +103,9 @@ BlockArgument Scaling::addState(StringRef name, StringRef slot,
   DictionaryAttr attributes =
       builder.getDictionaryAttr({builder.getNamedAttr(kNameAttr, text(whole)),
                                  builder.getNamedAttr(kRoleAttr, text("state")),
-                                 builder.getNamedAttr(kSlotAttr, text(whole))});
+                                 builder.getNamedAttr(kSlotAttr, text(whole)),
+                                 builder.getNamedAttr(kOptionalAttr,
+                                                      text("scales of fp8"))});
   unsigned index = entry.getNumArguments();
   // Inserting an argument of tensor type cannot fail.
   (void)entry.insertArgument(index, RankedTensorType::get(shape, f32),

@@ -38,6 +38,8 @@ def Graph_Dialect : Dialect {
     | `graph.loss` | result | a loss: what is differentiated is the sum of these; result 0 where none is marked |
     | `graph.batch_dim` | input, result | the dimension that holds samples |
     | `graph.of`, `graph.slot` | state, gradient | the parameter it belongs to, and which state |
+    | `graph.optional` | state | the technique that it belongs to: a checkpoint may lack all state of it, which is zero then |
+    | `graph.summed` | state | only the sum over the first dimension counts: a checkpoint may have another size there |
     | `graph.parameter_dims` | state | for each of its dimensions the one of the parameter that it is, or -1; without it, it has the parameter's shape |
     | `graph.stacked` | parameter | dimension 0 counts parameters of the framework, which are updated each on its own |
     | `graph.framework_shape` | parameter, state | the framework's shape when it is stored factored |

@@ -71,7 +71,7 @@ private:
   Value constrain(Formula &f, Value value, Sharding sharding);
   BlockArgument addState(BlockArgument parameter, StringRef slot,
                          RankedTensorType type, Sharding sharding,
-                         ArrayRef<int64_t> dims);
+                         ArrayRef<int64_t> dims, bool summed);
   void write(BlockArgument state, Value next);
   Sharding shardingOf(BlockArgument argument);
 
@@ -241,12 +241,14 @@ Value GradientCompression::constrain(Formula &f, Value value,
 }
 
 /// Adds a tensor of state that belongs to a parameter. `dims` are the
-/// parameter's dimensions that its own are, or -1.
+/// parameter's dimensions that its own are, or -1. If it is
+/// `summed`, only the sum over its first dimension counts.
 BlockArgument GradientCompression::addState(BlockArgument parameter,
                                             StringRef slot,
                                             RankedTensorType type,
                                             Sharding sharding,
-                                            ArrayRef<int64_t> dims) {
+                                            ArrayRef<int64_t> dims,
+                                            bool summed) {
   StringRef name =
       graph::getArgString(step, parameter.getArgNumber(), graph::kNameAttr);
   auto string = [&](const Twine &value) {
@@ -259,7 +261,11 @@ BlockArgument GradientCompression::addState(BlockArgument parameter,
       builder.getNamedAttr(graph::kSlotAttr, string(slot)),
       builder.getNamedAttr(graph::kParameterDimsAttr,
                            builder.getDenseI64ArrayAttr(dims)),
+      builder.getNamedAttr(graph::kOptionalAttr, string("compression")),
       builder.getNamedAttr(kShardingAttr, attribute(sharding))};
+  if (summed)
+    attributes.push_back(
+        builder.getNamedAttr(graph::kSummedAttr, builder.getUnitAttr()));
   unsigned index = step.getNumArguments();
   // Inserting an argument of tensor type cannot fail.
   (void)step.insertArgument(index, type, builder.getDictionaryAttr(attributes),
@@ -345,7 +351,8 @@ LogicalResult GradientCompression::compress(CompressedGradient chosen,
       graph::GradientOp::create(builder, f.loc, own, old.getParameterAttr());
   RankedTensorType type = tensorTypeOf(gradient);
   BlockArgument residual =
-      addState(chosen.parameter, kResidualSlot, type, place, dims);
+      addState(chosen.parameter, kResidualSlot, type, place, dims,
+               /*summed=*/true);
   SmallVector<int64_t> shape{type.getDimSize(0)};
   shape.append(chosen.shape);
   WorkerTerms terms{
@@ -353,10 +360,11 @@ LogicalResult GradientCompression::compress(CompressedGradient chosen,
       Value(),
       chosen.shard,
       [&](StringRef slot, RankedTensorType stateType, int64_t dim,
-          int64_t units) -> Value {
+          int64_t units, bool summed) -> Value {
         return addState(chosen.parameter, slot, stateType,
                         placeOf(chosen, stateType.getRank(), dim, units),
-                        SmallVector<int64_t>(stateType.getRank(), -1));
+                        SmallVector<int64_t>(stateType.getRank(), -1),
+                        summed);
       },
       [&](Value state, Value next) { write(cast<BlockArgument>(state), next); },
       [&](Value value, int64_t dim, int64_t units) {

@@ -43,9 +43,11 @@ struct WorkerTerms {
   /// The number of elements of the parameter on one rank, by dimension of the
   /// shape: less than the shape where the parameter is sharded.
   llvm::SmallVector<int64_t> shard;
-  /// Adds a tensor of state, which begins as zero, placed as `place` says.
+  /// Adds a tensor of state, which begins as zero, placed as `place` says. If
+  /// it is `summed`, only the sum over its first dimension, the workers,
+  /// counts: other workers, of another number, go on with shares of it.
   std::function<mlir::Value(llvm::StringRef slot, mlir::RankedTensorType type,
-                            int64_t workers, int64_t units)>
+                            int64_t workers, int64_t units, bool summed)>
       addState;
   /// Gives a tensor of state its next value.
   std::function<void(mlir::Value state, mlir::Value next)> write;

@@ -145,7 +145,7 @@ CompressedSum PowerSgd::build(WorkerTerms &terms) const {
   auto type = RankedTensorType::get({matrix.columns, rank},
                                     tensorTypeOf(matrices).getElementType());
   Value state =
-      isFixed ? Value() : terms.addState("right_factor", type, -1, -1);
+      isFixed ? Value() : terms.addState("right_factor", type, -1, -1, /*summed=*/false);
   Value left = graph::OrthonormalizeOp::create(
       f.builder, f.loc,
       sumOfProducts(terms, "wnm,mr->wnr", matrices,

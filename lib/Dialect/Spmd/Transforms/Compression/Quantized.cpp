@@ -119,7 +119,8 @@ CompressedSum Quantized::build(WorkerTerms &terms) const {
   Value kept = f.sub(all, decode(f, own, element));
   // The owner of a piece adds up what it gets, in the order of workers.
   Value sums = f.sum(decode(f, send(own, 1), element), {0});
-  Value residual = terms.addState("owner_residual", tensorTypeOf(sums), 0, -1);
+  Value residual = terms.addState("owner_residual", tensorTypeOf(sums), 0, -1,
+                                  /*summed=*/false);
   sums = f.add(sums, terms.scaled(residual));
   Codes total = encode(f, sums);
   terms.write(residual, terms.unscaled(f.sub(sums, decode(f, total, element))));

@@ -68,7 +68,7 @@ CompressedSum Threshold::build(WorkerTerms &terms) const {
   Value old = terms.addState(
       "threshold",
       RankedTensorType::get(one, tensorTypeOf(terms.terms).getElementType()), 0,
-      1);
+      1, /*summed=*/true);
   Value exact = graph::SliceOp::create(f.builder, f.loc, chosen.magnitudes,
                                        ArrayRef<int64_t>{0, 0, kept - 1}, one,
                                        ArrayRef<int64_t>{1, 1, 1});
