@@ -8,6 +8,9 @@ data.
 With `--rate`, ranks are processes in a network of their own whose loopback is slowed to that rate
 (`tc`, which needs root), and a second table has the time of a step there, and the time until the
 loss (a mean over as many steps) is first that of the dense run's end, times 1 + `--margin`.
+
+With `--stages`, ranks are stages of a pipeline instead, which send each other a share of the elements
+of each row (`--compress-stages`); `--stages 0.0333 --stages 0.1` measures two shares.
 """
 
 import argparse
@@ -47,9 +50,13 @@ class Run:
         base = folder / ("compression-" + "".join(c if c.isalnum() else "-" for c in self.name))
         self.artifact, self.log = f"{base}.so", f"{base}.jsonl"
         report = f"{base}.json"
-        flags = ["--compress", compress] if compress else []
-        self.call([options.build / "bin" / "cleave-compile", model, "--mesh", f"dp={options.ranks}",
-                   "--threads", 1, *flags, "-o", self.artifact, "--report", report])
+        flags = ["--mesh", f"dp={options.ranks}"]
+        if options.stages:
+            flags = ["--mesh", f"pp={options.ranks}", "--micro-batches", options.micro_batches]
+        if compress:
+            flags += ["--compress-stages" if options.stages else "--compress", compress]
+        self.call([options.build / "bin" / "cleave-compile", model, "--threads", 1, *flags,
+                   "-o", self.artifact, "--report", report])
         self.arena = json.loads(pathlib.Path(report).read_text())["memory"]["arena"]
 
     def call(self, command, **more):
@@ -102,6 +109,9 @@ def main():
     parser.add_argument("--timed", type=int, default=20, help="steps on the slowed network")
     parser.add_argument("--margin", type=float, default=0.01)
     parser.add_argument("--compress", action="append", help="measure this compressor only")
+    parser.add_argument("--stages", action="append", metavar="SHARE",
+                        help="ranks are stages, which send this share of elements")
+    parser.add_argument("--micro-batches", type=int, default=4, help="with --stages")
     options = harness.parse(parser, layers=1, hidden=16, seq=16, batch=4, steps=20, window=5,
                             compress=["powersgd,rank=1,min_rate=1"])
     folder = harness.make_folder()
@@ -109,7 +119,7 @@ def main():
     write_model(options, model)
     write_text(folder / "compression.bin")
     dense = None
-    for compress in [None, *(options.compress or COMPRESSORS)]:
+    for compress in [None, *(options.stages or options.compress or COMPRESSORS)]:
         run = Run(options, compress, model, folder)
         log(f"{run.name}: {options.steps} steps")
         lines = run.train()

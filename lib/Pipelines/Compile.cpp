@@ -86,6 +86,8 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   settleTarget(own);
   if (std::string why = compressionProblem(own.phases); !why.empty())
     return emitError(module.getLoc()) << why;
+  if (std::string why = stageCompressionProblem(own.phases); !why.empty())
+    return emitError(module.getLoc()) << why;
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

@@ -119,6 +119,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("merge_products", options.phases.mergeProducts) &&
       map.mapOptional("compress", options.phases.compress) &&
       map.mapOptional("compress_over", options.phases.compressOver) &&
+      map.mapOptional("compress_stages", options.phases.stageDensity) &&
       map.mapOptional("gradient_dtype", options.phases.gradientType) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&
@@ -209,6 +210,12 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   if (read && !isPipeSlices(options.phases.pipeSlices)) {
     path.field("pipe_slices").report("expected \"auto\", \"on\" or \"off\"");
     read = false;
+  }
+  if (read && options.phases.stageDensity) {
+    std::string why = densityProblem(*options.phases.stageDensity);
+    read = why.empty();
+    if (!read)
+      path.field("compress_stages").report("expected a number above 0 and at most 1");
   }
   if (read && !options.phases.pipeGather.empty() &&
       !isPipeGather(options.phases.pipeGather)) {

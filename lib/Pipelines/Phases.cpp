@@ -87,6 +87,38 @@ std::string cleave::compressionProblem(const PhaseOptions &options) {
   return "";
 }
 
+std::string cleave::densityProblem(double density) {
+  return density > 0 && density <= 1 ? "" : "must be above 0 and at most 1";
+}
+
+/// The stages of the axis "pp"; 1 without it.
+static int64_t countStages(const PhaseOptions &options) {
+  std::optional<int64_t> positions = pipelineSize(options.mesh);
+  // What is too much is said where stages are made.
+  return positions ? std::min<uint64_t>(
+                         llvm::SaturatingMultiply<uint64_t>(
+                             *positions, pipelineShape(options).chunks),
+                         1 << 20)
+                   : 1;
+}
+
+std::string cleave::stageCompressionProblem(const PhaseOptions &options) {
+  if (!options.stageDensity)
+    return "";
+  if (std::string why = densityProblem(*options.stageDensity); !why.empty())
+    return "the share of elements that stages send " + why;
+  if (countStages(options) < 2)
+    return "compressed boundaries of stages need a pipeline of two or more "
+           "stages: the mesh has no axis \"pp\" with them";
+  if (options.grains > 0)
+    return "compressed boundaries depend on where stages begin: they cannot be "
+           "deterministic for every number of ranks";
+  if (options.gradHorizon != 0)
+    return "compressed boundaries do not go with a gradient horizon: its heads "
+           "read copies of what modules send";
+  return "";
+}
+
 std::string cleave::offloadProblem(StringRef kinds) {
   llvm::SmallVector<StringRef> names;
   kinds.split(names, ',');
@@ -119,17 +151,6 @@ static graph::OptimizerOptions optimizerOf(const PhaseOptions &phases) {
   result.checkFinite = phases.checkFinite;
   result.scaleLoss = phases.scalesLoss();
   return result;
-}
-
-/// The stages of the axis "pp"; 1 without it.
-static int64_t countStages(const PhaseOptions &options) {
-  std::optional<int64_t> positions = pipelineSize(options.mesh);
-  // What is too much is said where stages are made.
-  return positions ? std::min<uint64_t>(
-                         llvm::SaturatingMultiply<uint64_t>(
-                             *positions, pipelineShape(options).chunks),
-                         1 << 20)
-                   : 1;
 }
 
 /// Heads behind modules: those that are named, or the stages.
@@ -183,6 +204,16 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
     differentiate.entry = interlock.target;
     differentiate.dropEntry = true;
     passes.addPass(graph::createInterlock(interlock));
+  }
+  // Its gradients are those of what is sent.
+  if (options.stageDensity) {
+    pipe::CompressStagesOptions compress;
+    compress.density = *options.stageDensity;
+    compress.count = countStages(options);
+    compress.stages = options.stages;
+    compress.machine = options.machine;
+    compress.keepWhole = pipelineShape(options).asynchronous;
+    passes.addPass(pipe::createCompressStages(compress));
   }
   passes.addPass(graph::createDifferentiate(differentiate));
   addCleanup(passes);

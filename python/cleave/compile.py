@@ -20,7 +20,7 @@ from .loss_scale import LossScale, loss_scale_options
 from .messages import readable_places, some_names, warn
 from .pipeline_options import (interlock_options, machine_options, module_remarks, offload_options,
                                pipeline_options, recompute_options, remark_pipeline,
-                               updates_each)
+                               stage_compression_options, updates_each)
 from .plan import AXIS, P, entries
 from .state import check_text, flag, path_of, whole
 from .step import Step, log
@@ -76,6 +76,7 @@ def compile(
     merge_products: str = "auto",
     compress: str | None = None,
     compress_over: str = "dp",
+    compress_stages: float | None = None,
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -263,6 +264,11 @@ def compile(
             (those above a threshold), "int8" or "1bit" (codes). What is not sent is added in
             the next step (error feedback); it is state of the optimizer.
         compress_over: the axis of the mesh over which compressed gradients are summed.
+        compress_stages: the share of the elements of each row (last dimension) of an
+            activation, those of largest magnitude, that stages of a pipeline send each
+            other, with the gradient at the same places sent back; others are 0, which
+            changes the mathematics (DCT-MP, arXiv 2010.08899). At 0.0333 stages send 20
+            times fewer bytes in f32. None: all elements.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of
@@ -391,6 +397,7 @@ def compile(
     pipeline.update(recompute_options(recompute, memory_limit, fused_attention))
     pipeline.update(machine_options(machine))
     pipeline.update(offload_options(offload))
+    pipeline.update(stage_compression_options(compress_stages))
     folder = "" if offload_dir is None else path_of("offload_dir", offload_dir)
     each = updates_each(pipeline)
     interlock = interlock_options(grad_horizon, modules, head)

@@ -54,6 +54,17 @@ def pipeline_options(
     return options
 
 
+def stage_compression_options(density) -> dict:
+    """The compiler's option of what stages send each other. Raises TypeError, ValueError."""
+    if density is None:
+        return {}
+    if isinstance(density, bool) or not isinstance(density, (int, float)):
+        raise TypeError(f"compress_stages is {type(density).__name__}, not a share of elements")
+    if not 0 < density <= 1:
+        raise ValueError(f"compress_stages is {density}; it must be above 0 and at most 1")
+    return {"compress_stages": float(density)}
+
+
 def offload_options(kinds) -> dict:
     """The compiler's option of what is offloaded. Raises TypeError, ValueError."""
     if kinds is None:

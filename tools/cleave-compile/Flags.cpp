@@ -243,6 +243,9 @@ std::string cleave::checkFlags(const Flags &flags) {
       return "--compress: " + why;
   if (flags.compressOver.getNumOccurrences() && flags.compress.empty())
     return "--compress-over needs --compress";
+  if (flags.compressStages.getNumOccurrences())
+    if (std::string why = densityProblem(flags.compressStages); !why.empty())
+      return "--compress-stages " + why;
   if (!isSavePrecision(flags.savePrecision))
     return "--save-precision is f32, bf16, fp16 or fp8, not '" +
            flags.savePrecision + "'";
@@ -374,6 +377,8 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.mergeProducts = flags.mergeProducts;
   options.phases.compress = flags.compress;
   options.phases.compressOver = flags.compressOver;
+  if (flags.compressStages.getNumOccurrences())
+    options.phases.stageDensity = flags.compressStages;
   options.phases.gradientType = flags.gradientType;
   options.phases.postValidation = flags.postValidation;
   options.phases.offload = flags.offload;

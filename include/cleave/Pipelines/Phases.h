@@ -114,6 +114,9 @@ struct PhaseOptions {
   /// Whether devices that have a value in common send it to other stages in
   /// slices: "auto" where fewer elements are sent in all, "on" or "off".
   std::string pipeSlices = "auto";
+  /// The share of the elements of a row of an activation that stages send each
+  /// other (--pipe-compress-stages); nothing: all.
+  std::optional<double> stageDensity;
   /// What generates their order: a name of Scheduling/Generators/Generators.h,
   /// or "auto", a search for the fastest; "1f1b" where empty.
   std::string schedule;
@@ -199,6 +202,12 @@ bool isActivationReduction(llvm::StringRef name);
 /// Why gradients cannot be compressed as the options say; empty if they can, or
 /// are not.
 std::string compressionProblem(const PhaseOptions &options);
+
+/// Why `density` is no share of elements; empty if it is one.
+std::string densityProblem(double density);
+/// Why what stages send cannot be compressed as the options say; empty if it
+/// can, or is not.
+std::string stageCompressionProblem(const PhaseOptions &options);
 
 /// Whether `name` is a value of `PhaseOptions::mergeProducts`.
 bool isMergeProducts(llvm::StringRef name);

@@ -210,10 +210,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
                             {"auto", GatherMode::Auto}});
     if (failed(wanted) || failed(sliced) || failed(mode))
       return failure();
-    SmallVector<std::string> begins;
-    for (StringRef name : llvm::split(StringRef(stages), ','))
-      if (!name.trim().empty())
-        begins.push_back(name.trim().str());
+    SmallVector<std::string> begins = splitNames(stages);
     SmallVector<func::FuncOp> entries;
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (function.isPublic() && !function.isExternal())
@@ -269,6 +266,9 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
             !treeSums && separateUses(function, *flows.back(), *cuts.back());
       }
     }
+    for (func::FuncOp function : entries)
+      for (Operation &op : function.getBody().front())
+        op.removeAttr(kBeginsStageAttr);
     int64_t slicedValues = 0;
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
       FailureOr<int64_t> own =

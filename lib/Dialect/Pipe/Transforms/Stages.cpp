@@ -8,6 +8,8 @@
 #include "Stages.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -87,11 +89,13 @@ static llvm::DenseSet<Value> parametersNamed(func::FuncOp entry,
 
 /// The index of the first of `ops` that reads one of the parameters `wanted`,
 /// directly or through values that are the same for each micro-batch.
-static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
-                                         ArrayRef<Operation *> ops,
-                                         llvm::DenseSet<Value> wanted) {
+static std::optional<size_t>
+firstReader(func::FuncOp entry, ArrayRef<Operation *> ops,
+            llvm::DenseSet<Value> wanted,
+            llvm::function_ref<bool(Value)> varies,
+            llvm::function_ref<bool(Operation *)> isForward) {
   for (Operation &op : entry.getBody().front().without_terminator())
-    if (!flow.varies(&op) && flow.part(&op) <= PartId::Forward &&
+    if (llvm::none_of(op.getResults(), varies) && isForward(&op) &&
         llvm::any_of(op.getOperands(),
                      [&](Value value) { return wanted.contains(value); }))
       wanted.insert(op.result_begin(), op.result_end());
@@ -104,11 +108,86 @@ static std::optional<size_t> firstReader(func::FuncOp entry, const Flow &flow,
 
 /// Whether `op` reads a tensor that is the same for each micro-batch, such as a
 /// parameter.
-static bool readsInvariant(const Flow &flow, Operation *op) {
+static bool readsInvariant(Operation *op,
+                           llvm::function_ref<bool(Value)> varies) {
   return llvm::any_of(op->getOperands(), [&](Value value) {
-    return !flow.varies(value) &&
+    return !varies(value) &&
            cast<RankedTensorType>(value.getType()).getNumElements() > 1;
   });
+}
+
+SmallVector<std::string> cleave::pipe::splitNames(StringRef names) {
+  SmallVector<std::string> found;
+  for (StringRef name : llvm::split(names, ','))
+    if (!name.trim().empty())
+      found.push_back(name.trim().str());
+  return found;
+}
+
+FailureOr<SmallVector<size_t>>
+cleave::pipe::namedCuts(func::FuncOp entry, ArrayRef<Operation *> ops,
+                        ArrayRef<std::string> first, int64_t count,
+                        llvm::function_ref<bool(Value)> varies,
+                        llvm::function_ref<bool(Operation *)> isForward) {
+  if (static_cast<int64_t>(first.size()) + 1 != count)
+    return entry.emitOpError("is cut into ")
+           << count << " stages: expected " << count - 1
+           << " names, one for each stage but the first, got " << first.size();
+  SmallVector<size_t> cuts;
+  SmallVector<int64_t> crossing = crossingBytes(ops);
+  for (StringRef name : first) {
+    llvm::DenseSet<Value> wanted = parametersNamed(entry, name);
+    std::optional<size_t> reader =
+        firstReader(entry, ops, wanted, varies, isForward);
+    if (!reader && !wanted.empty())
+      return entry.emitOpError("cannot begin a stage at '")
+             << name << "': its reader is computed with the loss, in the "
+             << "last stage; begin the stage at an earlier parameter";
+    if (!reader)
+      return entry.emitOpError("has no parameter whose name begins with '")
+             << name << "', at which a stage is to begin";
+    // The stage may begin anywhere between the previous op that reads another
+    // parameter and the reader: where least is sent.
+    size_t best = *reader;
+    for (size_t at = *reader; at-- > 0 && !readsInvariant(ops[at], varies);)
+      if (crossing[at] < crossing[best])
+        best = at;
+    if (best == 0 || (!cuts.empty() && best <= cuts.back()))
+      return entry.emitOpError("cannot begin a stage at '")
+             << name << "': the previous stage would be empty";
+    cuts.push_back(best);
+  }
+  return cuts;
+}
+
+/// The stage that begins with the first op that has this mark; 0 for none.
+static int64_t beginsStage(Operation *op) {
+  auto mark = op->getAttrOfType<IntegerAttr>(kBeginsStageAttr);
+  return mark ? mark.getInt() : 0;
+}
+
+/// The cuts at marked ops; empty if no op has a mark.
+FailureOr<SmallVector<size_t>> Stages::markedCuts(const Ops &ops) {
+  SmallVector<size_t> cuts(count - 1, ops.size());
+  bool marked = false;
+  for (auto [i, op] : llvm::enumerate(ops)) {
+    int64_t stage = beginsStage(op);
+    if (stage == 0)
+      continue;
+    if (stage < 0 || stage >= count)
+      return op->emitOpError("begins stage ")
+             << stage << ", and there are " << count << " stages";
+    cuts[stage - 1] = std::min(cuts[stage - 1], i);
+    marked = true;
+  }
+  if (!marked)
+    return SmallVector<size_t>();
+  for (auto [i, at] : llvm::enumerate(cuts))
+    if (at == ops.size() || at == 0 || (i > 0 && at <= cuts[i - 1]))
+      return entry.emitOpError("has ops that begin stages, but none, or none "
+                               "behind the stage before, that begins stage ")
+             << i + 1;
+  return cuts;
 }
 
 LogicalResult Stages::cut(ArrayRef<std::string> first,
@@ -118,7 +197,15 @@ LogicalResult Stages::cut(ArrayRef<std::string> first,
     return entry.emitOpError("cannot be cut into ")
            << count << " stages: it has only " << ops.size()
            << " ops that depend on samples and parameters";
-  SmallVector<size_t> cuts;
+  FailureOr<SmallVector<size_t>> marked = markedCuts(ops);
+  if (failed(marked))
+    return failure();
+  SmallVector<size_t> cuts = *marked;
+  if (!cuts.empty()) {
+    assign(ops, cuts);
+    finish();
+    return success();
+  }
   if (first.empty()) {
     if (count > 1) {
       Stages single = apart(ops);
@@ -131,33 +218,13 @@ LogicalResult Stages::cut(ArrayRef<std::string> first,
                             llvm::BitVector(ops.size(), true));
     }
   } else {
-    if (static_cast<int64_t>(first.size()) + 1 != count)
-      return entry.emitOpError("is cut into ")
-             << count << " stages: expected " << count - 1
-             << " names, one for each stage but the first, got "
-             << first.size();
-    SmallVector<int64_t> crossing = crossingBytes(ops);
-    for (StringRef name : first) {
-      llvm::DenseSet<Value> wanted = parametersNamed(entry, name);
-      std::optional<size_t> reader = firstReader(entry, flow, ops, wanted);
-      if (!reader && !wanted.empty())
-        return entry.emitOpError("cannot begin a stage at '")
-               << name << "': its reader is computed with the loss, in the "
-               << "last stage; begin the stage at an earlier parameter";
-      if (!reader)
-        return entry.emitOpError("has no parameter whose name begins with '")
-               << name << "', at which a stage is to begin";
-      // The stage may begin anywhere between the previous op that reads another
-      // parameter and the reader: where least is sent.
-      size_t best = *reader;
-      for (size_t at = *reader; at-- > 0 && !readsInvariant(flow, ops[at]);)
-        if (crossing[at] < crossing[best])
-          best = at;
-      if (best == 0 || (!cuts.empty() && best <= cuts.back()))
-        return entry.emitOpError("cannot begin a stage at '")
-               << name << "': the previous stage would be empty";
-      cuts.push_back(best);
-    }
+    auto named = namedCuts(
+        entry, ops, first, count,
+        [&](Value value) { return flow.varies(value); },
+        [&](Operation *op) { return flow.part(op) <= PartId::Forward; });
+    if (failed(named))
+      return failure();
+    cuts = *named;
   }
   assign(ops, cuts);
   finish();
@@ -202,6 +269,7 @@ LogicalResult Stages::cutLike(Stages &other) {
     for (Value operand : op.getOperands())
       if (Operation *from = operand.getDefiningOp())
         stage = std::max(stage, of(from).value_or(0));
+    stage = std::max(stage, std::min(beginsStage(&op), count - 1));
     // The stage must hold the parameters that the op reads.
     for (Value operand : op.getOperands())
       if (auto it = known.find(operand);

@@ -32,10 +32,11 @@ public:
   Stages(mlir::func::FuncOp entry, const Flow &flow, int64_t count)
       : entry(entry), body(entry.getBody().front()), flow(flow), count(count) {}
 
-  /// Cuts forward into stages. If `first` is empty, they have even cost on
-  /// `machine`, as far as few bytes are sent (`balancedCuts`); with `whole`,
-  /// preferably so that each parameter is in one stage and no gradient depends
-  /// on values of an earlier stage. Otherwise `first` has a prefix of a
+  /// Cuts forward into stages, which begin with the ops that have
+  /// `kBeginsStageAttr`. Without such ops: if `first` is empty, they have even
+  /// cost on `machine`, as far as few bytes are sent (`balancedCuts`); with
+  /// `whole`, preferably so that each parameter is in one stage and no gradient
+  /// depends on values of an earlier stage. Otherwise `first` has a prefix of a
   /// parameter's name for each stage from the second on, and the stage begins
   /// before the first reader of that parameter. Emits an error if the cut is
   /// not possible.
@@ -83,6 +84,7 @@ private:
   /// Lets stages hold, and update, the parameter `name`.
   void hold(llvm::StringRef name, const StageSet &held);
   Ops stagedForward();
+  mlir::FailureOr<llvm::SmallVector<size_t>> markedCuts(const Ops &ops);
   Stages apart(const Ops &ops) const;
   std::vector<double> secondsOf(const Ops &ops, const Stages &single,
                                 const MachineModel &machine) const;
@@ -142,6 +144,21 @@ llvm::SmallVector<size_t> balancedCuts(llvm::ArrayRef<mlir::Operation *> ops,
                                        int64_t count,
                                        const MachineModel &machine,
                                        const llvm::BitVector &begins);
+/// Returns the cuts of `ops`, the ordered ops of forward that one stage
+/// computes, at names: `first` has a prefix of a parameter's name for each of
+/// `count` stages from the second on. The stage begins between the previous op
+/// that reads another parameter and the first reader of that parameter, where
+/// least is sent. `varies` says whether a value differs between micro-batches,
+/// and `isForward` whether an op belongs to forward. Emits an error if the cut
+/// is not possible.
+mlir::FailureOr<llvm::SmallVector<size_t>>
+namedCuts(mlir::func::FuncOp entry, llvm::ArrayRef<mlir::Operation *> ops,
+          llvm::ArrayRef<std::string> first, int64_t count,
+          llvm::function_ref<bool(mlir::Value)> varies,
+          llvm::function_ref<bool(mlir::Operation *)> isForward);
+/// Splits the value of an option at commas.
+llvm::SmallVector<std::string> splitNames(llvm::StringRef names);
+
 /// Returns, for a cut before each of `ops`, the bytes that are sent across it.
 llvm::SmallVector<int64_t> crossingBytes(llvm::ArrayRef<mlir::Operation *> ops);
 

@@ -54,6 +54,10 @@ inline constexpr llvm::StringLiteral kStagesAttr = "pipe.stages";
 /// messages may be equal.
 inline constexpr llvm::StringLiteral kCheckAttr = "pipe.check";
 
+/// Attribute of an op of forward, until stages are split: the number of the
+/// stage that begins with the first op that has it.
+inline constexpr llvm::StringLiteral kBeginsStageAttr = "pipe.begins_stage";
+
 /// Attribute of a gather: its operand is a slice that another stage sends.
 inline constexpr llvm::StringLiteral kSlicedAttr = "pipe.sliced";
 

@@ -11,6 +11,7 @@
 // The passes in pipeline order, and the files in
 // lib/Dialect/Pipe/Transforms that implement them:
 //
+//   pipe-compress-stages CompressStages (on the model, before its gradients)
 //   pipe-defer-update    DeferUpdate (the rewrite), DeferredOps (which ops move)
 //   pipe-split-stages    SplitStages (the pass and its steps)
 //                          Flow           roles and micro-batches by dataflow
@@ -37,6 +38,47 @@
 // order, and ValueViews says what is a view, for several of them. The order itself is the business of lib/Scheduling.
 
 include "mlir/Pass/PassBase.td"
+
+def CompressStages : Pass<"pipe-compress-stages", "::mlir::ModuleOp"> {
+  let summary = "Sends the largest elements of activations to other stages";
+  let description = [{
+    Cuts the loss, before it is differentiated, into `count` stages as
+    --pipe-split-stages does, and replaces each float activation that another
+    stage reads by its `k` elements of largest magnitude in each row, the last
+    dimension; all others are 0 (DCT-MP, arXiv 2010.08899). `k` is `density`
+    times the size of a row, rounded, and at least 1. The stage that computes
+    the value takes the elements and their indices, of 32 bits, and each stage
+    that reads it puts them in their place:
+    ```mlir
+    %m = graph.abs %x : ...                              // tensor<8x16x64xf32>
+    %v, %i = graph.top_k %m {k = 2 : i64} : ...
+    %j = graph.cast %i : (tensor<8x16x2xi64>) -> tensor<8x16x2xi32>
+    %e = graph.gather %x, %j {batch = 2, dim = 2} : ...  // tensor<8x16x2xf32>
+    // in the next stage
+    %y = graph.scatter_add %e, %j {batch = 2, dim = 2, size = 64, pipe.begins_stage = 1} : ...
+    ```
+    Derivatives of these ops take the elements of the gradient at the same
+    indices and put them in their place: %e and %j are sent forward, and the
+    gradient of %e is sent back. `pipe.begins_stage` is where --pipe-split-stages
+    then cuts. Values that depend on no parameter, integers, and values of less
+    than two dimensions are sent as they are.
+  }];
+  let options = [Option<"entry", "entry", "std::string", "\"loss\"",
+                        "The function whose first result is the loss">,
+                 Option<"density", "density", "double", "0",
+                        "The share of the elements of a row that is sent">,
+                 Option<"count", "count", "int64_t", "2",
+                        "The number of stages">,
+                 Option<"stages", "stages", "std::string", "\"\"",
+                        "Where stages begin; see pipe-split-stages">,
+                 Option<"machine", "machine", "std::string", "\"\"",
+                        "Rates for cost estimates; see pipe-split-stages">,
+                 Option<"keepWhole", "keep-whole", "bool", "false",
+                        "Prefer cuts of even cost that leave each parameter in "
+                        "one stage">];
+  let dependentDialects = ["::cleave::pipe::PipeDialect",
+                           "::cleave::graph::GraphDialect"];
+}
 
 def DeferUpdate : Pass<"pipe-defer-update", "::mlir::ModuleOp"> {
   let summary = "Defers each update to the next step";
@@ -84,7 +126,9 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     bytes of forward and of its backward, and the transfers that a stage
     receives), or at the parameters that `stages` names. Of the cuts whose slowest
     stage takes at most 5 % longer than it must, the one that sends least is
-    taken: stages begin between layers, unless much is gained within one. Ops that are cheap and
+    taken: stages begin between layers, unless much is gained within one. Where
+    ops have `pipe.begins_stage` (--pipe-compress-stages), stages begin with these
+    ops instead. Ops that are cheap and
     depend on inputs alone, or that are the same for each micro-batch, are
     computed in each stage that reads them. Backward follows the forward values
     that it reads, and an update is in the stage of its parameter. A parameter
