@@ -212,6 +212,9 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
     compress.count = countStages(options);
     compress.stages = options.stages;
     compress.machine = options.machine;
+    // The residual stream is chosen from, and sent, in its own type.
+    if (options.precision != "f32")
+      compress.precision = options.residual == "f32" ? "f32" : "16bit";
     compress.keepWhole = pipelineShape(options).asynchronous;
     passes.addPass(pipe::createCompressStages(compress));
   }

@@ -184,6 +184,14 @@ static void drawCompression(Random &rng, bool asynchronous,
                      "powersgd,rank=1,min_rate=0.4", "int8,smallest=0"});
 }
 
+/// All elements of what stages send, with their indices: which of several of one
+/// magnitude is sent depends on rounding.
+static void drawStageCompression(Random &rng, PhaseOptions &options) {
+  if (StringRef(options.mesh).contains("pp=") && options.grains == 0 &&
+      options.gradHorizon == 0 && rng.chance(0.3))
+    options.stageDensity = 1.0;
+}
+
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random rng(graph.seed ^ 0x0d12a);
   std::vector<std::string> parameters;
@@ -265,6 +273,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   }
   Random compression(graph.seed ^ 0xc09f);
   drawCompression(compression, asynchronous, options);
+  Random elements(graph.seed ^ 0xd7c7);
+  drawStageCompression(elements, options);
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   Random chunks(graph.seed ^ 0xc4c4);
@@ -329,6 +339,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
     return result;
   add("schedule", own.schedule.empty() ? "default" : own.schedule);
   add("slices", own.pipeSlices);
+  add("stage_density", own.stageDensity.has_value());
   add("post_validation", own.postValidation);
   add("chunks", own.chunks > 0);
   add("saved_bytes", own.maxSavedBytes >= 0);

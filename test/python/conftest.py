@@ -30,7 +30,8 @@ os.environ.setdefault("CLEAVE_CHECK", "off")
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.
 SAMPLED = {
-    "test_buckets": 2, "test_check_finite": 2, "test_cleave_run_ranks": 4, "test_deterministic": 5,
+    "test_buckets": 2, "test_check_finite": 2, "test_cleave_run_ranks": 4,
+    "test_compressed_stages": 4, "test_deterministic": 5,
     "test_expert_recipes": 3, "test_experts": 4, "test_extremes": 3, "test_gathers": 4,
     "test_interlock": 2, "test_loss_scale": 4, "test_memory_forms": 5, "test_mixed_precision": 2,
     "test_native_four_axes": 2, "test_native_masks": 2, "test_native_pairs": 2,

@@ -90,6 +90,12 @@ def test_compression():
     assert packed["sent_bytes"] < dense["sent_bytes"]
 
 
+def test_compression_of_stages():
+    dense, packed = figures(run("benchmarks/compression.py", "--stages", "0.1"))
+    assert dense["compress"] == "dense" and packed["compress"] == "0.1"
+    assert packed["sent_bytes"] < dense["sent_bytes"]
+
+
 def test_recompute():
     lines = figures(run("benchmarks/recompute.py"))
     assert [line["program"] for line in lines[:5]] == ["none", "free", "full", "1 full; none",

@@ -6,6 +6,20 @@
 // As much is sent as without it.
 // RUN: cleave-opt %s --pipe-compress-stages="density=0.75 stages=layers.1" 2>&1 | FileCheck %s --check-prefix=GAIN
 
+// Mixed precision chooses among rounded values; values are sent as the residual stream is.
+// RUN: cleave-opt %s --pipe-compress-stages="density=0.25 stages=layers.1 precision=f32" | FileCheck %s --check-prefix=WIDE
+// RUN: cleave-opt %s --pipe-compress-stages="density=0.25 stages=layers.1 precision=16bit" --graph-mixed-precision | FileCheck %s --check-prefix=NARROW
+
+// WIDE: graph.abs %{{.*}} {graph.precision = "16bit"}
+// WIDE-NEXT: graph.top_k %{{.*}} {graph.precision = "16bit", k = 2 : i64}
+// WIDE: graph.gather {{.*}}graph.precision = "f32"
+// WIDE-NEXT: graph.scatter_add {{.*}}graph.precision = "f32"
+
+// NARROW: graph.linear {{.*}} {result_element = f32}
+// NARROW: graph.abs %{{.*}} : (tensor<4x6x8xbf16>) -> tensor<4x6x8xbf16>
+// NARROW: graph.gather {{.*}} : (tensor<4x6x8xbf16>, tensor<4x6x2xi32>) -> tensor<4x6x2xbf16>
+// NARROW: graph.scatter_add {{.*}} : (tensor<4x6x2xbf16>, tensor<4x6x2xi32>) -> tensor<4x6x8xf32>
+
 // CHECK-LABEL: func.func @loss
 // CHECK: %[[X:.*]] = graph.add
 // CHECK-NEXT: %[[M:.*]] = graph.abs %[[X]]

@@ -48,6 +48,7 @@ REFUSALS = [
     "max-staleness", "steps need equal numbers", "than that of the grains",
     "offload: there are no masters",
     "no rank has the whole gradient", "of which a rank holds a shard",
+    "nothing can be compressed", "stages that send each other rows of floats",
 ]
 
 

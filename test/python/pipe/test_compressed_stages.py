@@ -6,7 +6,6 @@ The step of whole tensors (`--emit=step`) has the masks; one device interprets i
 of stages equal it, whatever their schedule and what else is split.
 """
 
-import json
 import re
 
 import numpy as np
@@ -15,9 +14,10 @@ import torch
 
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
-from test_pipelines import MAKERS, schedule_report  # noqa: F401 (it adds models)
-from test_recipes import BATCH, LENGTH, OPTIMIZERS, agree, emit, random_inputs
-from proofs import ALL
+from cleave.trace import trace
+from test_pipelines import MAKERS  # noqa: F401 (it adds models)
+from test_recipes import OPTIMIZERS, agree, emit, random_inputs
+from training_support import same_bits, snapshot
 
 DENSITY = 0.1
 CASES = [
@@ -61,3 +61,230 @@ def test_stages_equal_the_step_of_whole_tensors(tmp_path, case):
     found = interpret(text, inputs, entry="train")
     agree(found[0], expected[0])
     agree(found[1], expected[1])
+
+
+@pytest.mark.parametrize("name, mesh", [("gpt2", "pp=4"), ("t5", "pp=2")])
+def test_evaluation_has_the_masks(tmp_path, name, mesh):
+    flags = [f"--mesh={mesh}", f"--compress-stages={DENSITY}", "--micro-batches=2"]
+    step = emit(tmp_path, name, "step", *flags)
+    inputs = random_inputs(step)
+    expected, _ = interpret(step, inputs, entry="evaluate")
+    found, _ = interpret(emit(tmp_path, name, "scheduled", *flags), inputs, entry="evaluate")
+    agree(found, expected)
+    # Parameters have the same shapes in it.
+    dense, _ = interpret(emit(tmp_path, name, "step", flags[0]), inputs, entry="evaluate")
+    assert abs(dense["loss"] - expected["loss"]) > 1e-6
+
+
+def test_gradients_are_those_of_the_masked_network(tmp_path):
+    """Central differences along drawn directions: so small a change leaves each mask as it is."""
+    step = masked(tmp_path, "gpt2", "pp=3", optimizer="sgd")
+    inputs = random_inputs(step)
+    _, gradients = interpret(step, inputs, entry="train")
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        change = {name: rng.standard_normal(inputs[name].shape) for name in gradients}
+        loss = [float(interpret(step, {**inputs, **{name: inputs[name] + size * own
+                                                    for name, own in change.items()}},
+                                entry="train")[0]["loss"]) for size in (1e-6, -1e-6)]
+        expected = sum((gradients[name].reshape(own.shape) * own).sum()
+                       for name, own in change.items())
+        assert (loss[0] - loss[1]) / 2e-6 == pytest.approx(expected, rel=1e-6)
+
+
+def test_each_row_sends_its_largest_elements(tmp_path):
+    """Of one layer before and one behind the boundary, beside NumPy."""
+    path = tmp_path / "two.mlir"
+    path.write_text("""
+        func.func @loss(%a: tensor<8xf64> {graph.name = "a", graph.role = "parameter"},
+                        %b: tensor<8xf64> {graph.name = "b", graph.role = "parameter"},
+                        %x: tensor<4x8xf64> {graph.name = "x", graph.role = "input",
+                                             graph.batch_dim = 0 : i64})
+            -> (tensor<f64> {graph.name = "loss"}) {
+          %0 = graph.mul %x, %a : (tensor<4x8xf64>, tensor<8xf64>) -> tensor<4x8xf64>
+          %1 = graph.mul %0, %b : (tensor<4x8xf64>, tensor<8xf64>) -> tensor<4x8xf64>
+          %2 = graph.mul %1, %1 : (tensor<4x8xf64>, tensor<4x8xf64>) -> tensor<4x8xf64>
+          %3 = graph.reduce sum %2 {dims = array<i64: 0, 1>} : (tensor<4x8xf64>) -> tensor<f64>
+          return %3 : tensor<f64>
+        }""")
+    flags = ["--optimizer=sgd", "--mesh=pp=2", "--compress-stages=0.25", "--micro-batches=2",
+             "--stages=b"]
+    rng = np.random.default_rng(0)
+    a, b, x = rng.standard_normal(8), rng.standard_normal(8), rng.standard_normal((4, 8))
+    hidden = x * a
+    kept = np.zeros_like(hidden)
+    for row, own in zip(kept, hidden):
+        largest = np.argsort(-np.abs(own), kind="stable")[:2]
+        row[largest] = own[largest]
+    mask = kept != 0
+    assert (mask.sum(1) == 2).all()
+    for phase in ("step", "scheduled"):
+        text = run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
+        inputs = {"a": a, "b": b, "x": x, "lr": np.array(0.1), "step": np.array(1)}
+        results, gradients = interpret(text, inputs, entry="train")
+        assert results["loss"] == pytest.approx(((kept * b) ** 2).sum(), rel=1e-12)
+        assert gradients["b"] == pytest.approx((2 * kept ** 2 * b).sum(0), rel=1e-12)
+        assert gradients["a"] == pytest.approx((2 * kept * b * b * mask * x).sum(0), rel=1e-12)
+
+
+# Bytes ----------------------------------------------------------------------------------
+
+#: Of a micro-batch: samples and places; and 8 of 240 elements of each row are sent.
+ROWS, SIZE, SENT = 2 * 16, 240, 8
+WIDE = dict(hidden=SIZE, heads=4, layers=4, seq=16, vocab=64)
+
+
+def boundaries(step):
+    return {(b["from"], b["to"]): b["bytes_per_micro_batch"]
+            for b in step.report()["schedule"]["boundaries"] if b["bytes_per_micro_batch"]}
+
+
+def compiled(density=None, mesh=None, batch=8, sizes=WIDE, **options):
+    torch.manual_seed(0)
+    model = cleave.models.gpt(**sizes)
+    ids = torch.randint(0, 64, (batch, 16))
+    return cleave.compile(model, (ids, ids), mesh=mesh or {"pp": 4}, compress_stages=density,
+                          check="off", **{"micro_batches": 4, **options})
+
+
+def linked(step):
+    """The bytes that all positions sent to others in a step, as they counted them."""
+    ids = torch.randint(0, 64, (8, 16), generator=torch.Generator().manual_seed(1))
+    assert np.isfinite(float(step(ids, ids)))
+    return [sum(total["bytes"] for total in position["totals"] if total["kind"] == "send")
+            for position in step.report()["communication"]["train"]["positions"]], sum(
+                entry["bytes"] for entry in step.communication())
+
+
+def test_messages_are_twenty_times_smaller():
+    """Forward 8 bytes for an element that is sent, 4 bytes back; 4 and 4 for each without."""
+    dense, packed = compiled(), compiled(0.0333)
+    assert boundaries(dense) == {(a, b): 4 * ROWS * SIZE for i in range(3)
+                                 for a, b in ((i, i + 1), (i + 1, i))}
+    assert boundaries(packed) == {(a, b): (8 if a < b else 4) * ROWS * SENT for i in range(3)
+                                  for a, b in ((i, i + 1), (i + 1, i))}
+    assert sum(boundaries(dense).values()) == 20 * sum(boundaries(packed).values())
+    # Of the first position, which sends forward, once for each of four micro-batches.
+    whole, all_whole = linked(dense)
+    few, all_few = linked(packed)
+    # Beside these, stages send gradients of the tied table and numbers once in a step.
+    saved = [4 * ROWS * (4 * SIZE - 8 * SENT), 4 * ROWS * (8 * SIZE - 12 * SENT),
+             4 * ROWS * (8 * SIZE - 12 * SENT), 4 * ROWS * (4 * SIZE - 4 * SENT)]
+    assert [a - b for a, b in zip(whole, few)] == saved
+    assert all_whole - all_few in saved
+
+
+def test_16_bits_are_sent_in_16_bits():
+    step = compiled(0.0333, precision="bf16")
+    assert boundaries(step) == {(a, b): (6 if a < b else 2) * ROWS * SENT for i in range(3)
+                                for a, b in ((i, i + 1), (i + 1, i))}
+
+
+# Natively -------------------------------------------------------------------------------
+
+SMALL = dict(hidden=32, heads=2, layers=2, seq=16, vocab=64)
+
+
+def train(step, count=4):
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randint(0, 64, (8, 16), generator=generator) for _ in range(count)]
+    return [float(step(ids, ids)) for ids in batches]
+
+
+@pytest.mark.parametrize("options", [
+    {}, dict(mesh={"pp": 2, "dp": 2}, plan="zero1", schedule="zb-h1")], ids=str)
+def test_all_elements_are_the_dense_run(options):
+    """The same bits."""
+    options = {"mesh": {"pp": 2}, "sizes": SMALL, "stages": ["blocks.1."], **options}
+    dense, all_sent = compiled(**options), compiled(1, **options)
+    assert train(dense) == train(all_sent)
+    assert same_bits(snapshot(all_sent), snapshot(dense))
+
+
+@pytest.mark.parametrize("residual", ["16bit", "f32"])
+def test_all_elements_in_16_bits(residual):
+    """Forward has the same bits; a gradient that is sent back is rounded once more."""
+    options = {"mesh": {"pp": 2}, "sizes": SMALL, "stages": ["blocks.1."], "precision": "bf16",
+               "residual": residual}
+    dense, all_sent = train(compiled(**options)), train(compiled(1, **options))
+    assert dense[0] == all_sent[0]
+    assert all_sent == pytest.approx(dense, rel=1e-3)
+
+
+NATIVE = [({"pp": 2}, None, "gpipe", None), ({"pp": 2, "dp": 2}, "zero1", "1f1b", None),
+          ({"pp": 2, "tp": 2}, "megatron-sp", "zb-h1", None),
+          ({"pp": 2}, None, "interleaved", 2)]
+
+
+@pytest.mark.parametrize("mesh, plan, schedule, chunks", NATIVE, ids=str)
+def test_ranks_equal_the_interpreter(tmp_path, mesh, plan, schedule, chunks):
+    """Loss, gradients and weights of one step: the interpreter's, of whole tensors in f64."""
+    sizes = {**SMALL, "layers": 4}
+    step = compiled(0.1, mesh=mesh, sizes=sizes, plan=plan, schedule=schedule, chunks=chunks,
+                    optimizer=cleave.SGD(lr=0.1, momentum=0.9))
+    torch.manual_seed(0)
+    model = cleave.models.gpt(**sizes)
+    ids = torch.randint(0, 64, (8, 16))
+    path = tmp_path / "gpt.mlir"
+    path.write_text(trace(model, (ids, ids)).mlir)
+    flags = [f"--chunks={chunks}"] if chunks else []
+    text = run_tool([tool("cleave-compile"), str(path), "--emit=step", "--optimizer=sgd",
+                     "--momentum=0.9", "--mesh=pp=2", "--compress-stages=0.1",
+                     f"--schedule={schedule}", *flags])
+    inputs = random_inputs(text)
+    weights = {name: value.numpy() for name, value in step.state_dict().items()}
+    for name, value in inputs.items():
+        if name in weights:
+            inputs[name] = weights[name].reshape(value.shape)
+        elif name.endswith("momentum_buffer"):
+            inputs[name] = np.zeros_like(value)
+    inputs |= {"input_ids": ids.numpy(), "labels": ids.numpy(),
+               "lr": np.array(0.1, np.float32), "step": np.array(1)}
+    results, gradients = interpret(text, inputs, entry="train")
+    assert float(step(ids, ids)) == pytest.approx(float(results["loss"]), rel=1e-5)
+    for name, slots in step.training_state()["optimizer"].items():
+        own, expected = slots["momentum_buffer"].numpy(), gradients[name].reshape(
+            weights[name].shape)
+        assert np.abs(own.reshape(expected.shape) - expected).max() <= 1e-5 * max(
+            np.abs(expected).max(), 1e-2), name
+
+
+@pytest.mark.parametrize("options", [{}, dict(precision="fp16"), dict(compress="int8",
+                                     mesh={"pp": 2, "dp": 2}), dict(recompute="full")], ids=str)
+def test_losses_fall(options):
+    step = compiled(0.1, **{"mesh": {"pp": 2}, "sizes": SMALL, **options},
+                    optimizer=cleave.AdamW(lr=1e-2))
+    ids = torch.randint(0, 64, (8, 16), generator=torch.Generator().manual_seed(1))
+    losses = [float(step(ids, ids)) for _ in range(20)]
+    finite = [loss for loss in losses if np.isfinite(loss)]
+    assert len(finite) >= 15 and finite[-1] < finite[0] - 0.5
+
+
+# What is refused ------------------------------------------------------------------------
+
+@pytest.mark.parametrize("density", ["0", "-0.1", "1.01", "nan", "inf"])
+def test_bad_shares(tmp_path, density):
+    with pytest.raises(ToolError, match="--compress-stages must be above 0 and at most 1"):
+        emit(tmp_path, "gpt2", "step", "--mesh=pp=2", f"--compress-stages={density}")
+    with pytest.raises(ValueError, match="compress_stages is .*; it must be above 0 and at most 1"):
+        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),),
+                       compress_stages=float(density))
+
+
+def test_shares_are_numbers():
+    with pytest.raises(TypeError, match="compress_stages is str, not a share of elements"):
+        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),), compress_stages="0.1")
+
+
+@pytest.mark.parametrize("flags, message", [
+    ([], 'need a pipeline of two or more stages: the mesh has no axis "pp" with them'),
+    (["--mesh=dp=2"], 'need a pipeline of two or more stages'),
+    (["--mesh=pp=1"], 'need a pipeline of two or more stages'),
+    (["--mesh=pp=2", "--deterministic=2"], "cannot be deterministic for every number of ranks"),
+    (["--mesh=pp=2", "--grad-horizon=1"], "do not go with a gradient horizon"),
+    (["--mesh=pp=2", "--stages=none."], "has no parameter whose name begins with 'none.'"),
+    (["--mesh=pp=64"], "cannot be cut into 64 stages"),
+])
+def test_what_is_refused(tmp_path, flags, message):
+    with pytest.raises(ToolError, match=re.escape(message)):
+        emit(tmp_path, "gpt2", "scheduled", "--compress-stages=0.1", *flags)

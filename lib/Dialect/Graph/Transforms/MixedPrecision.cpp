@@ -69,6 +69,11 @@ private:
     return element == f32 || element == narrow;
   }
 
+  static bool isNarrowed(Operation &op) {
+    auto chosen = op.getAttrOfType<StringAttr>(kPrecisionAttr);
+    return chosen && chosen.getValue() == "16bit";
+  }
+
   void findParts();
   void findGradients();
   void findDecisions();
@@ -131,13 +136,15 @@ void Rounding::findGradients() {
 }
 
 /// What yields indices from floats (a router's choice of experts) decides; its
-/// operand is computed in f32, down to the contraction that it comes from.
+/// operand is computed in f32, down to the contraction that it comes from. One
+/// that is to be computed in 16 bits chooses among rounded values.
 void Rounding::findDecisions() {
   SmallVector<Operation *> work;
   for (Operation &op : block.without_terminator())
     if (llvm::any_of(op.getOperands(),
                      [&](Value v) { return elementOf(v) == f32; }) &&
-        !isa<CastOp>(op) && llvm::any_of(op.getResults(), [&](Value v) {
+        !isa<CastOp>(op) && !isNarrowed(op) &&
+        llvm::any_of(op.getResults(), [&](Value v) {
           auto integer = dyn_cast<IntegerType>(elementOf(v));
           return integer && integer.getWidth() > 1;
         }))

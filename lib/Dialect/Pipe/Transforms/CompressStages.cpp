@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Stages.h"
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
@@ -46,8 +47,9 @@ static bool hasRows(RankedTensorType type) {
 /// Compresses what the stages of one loss send each other.
 class StageCompressor {
 public:
-  StageCompressor(func::FuncOp entry, double density)
-      : entry(entry), body(entry.getBody().front()), density(density) {
+  StageCompressor(func::FuncOp entry, double density, StringRef precision)
+      : entry(entry), body(entry.getBody().front()), density(density),
+        precision(precision) {
     findOps();
   }
 
@@ -70,11 +72,27 @@ private:
   llvm::BitVector begins(bool whole) const;
   void keepParametersWhole(llvm::BitVector &begins) const;
   std::pair<Value, Value> encode(Value value);
+  template <typename OpTy> OpTy in(StringRef element, OpTy op) const {
+    if (!precision.empty())
+      op->setAttr(graph::kPrecisionAttr,
+                  StringAttr::get(op->getContext(), element));
+    return op;
+  }
+  /// Has mixed precision send values in `precision`.
+  template <typename OpTy> OpTy sent(OpTy op) const {
+    return in(precision, op);
+  }
+  /// Has it choose among rounded values: all that they are computed from would
+  /// be in f32 otherwise.
+  template <typename OpTy> OpTy choosing(OpTy op) const {
+    return in("16bit", op);
+  }
   void warnOfNoGain(Value value) const;
 
   func::FuncOp entry;
   Block &body;
   double density;
+  StringRef precision;
   llvm::DenseSet<Value> varying;
   /// The ops that one stage computes, in order, and their places.
   SmallVector<Operation *> ops;
@@ -219,9 +237,9 @@ std::pair<Value, Value> StageCompressor::encode(Value value) {
   builder.setInsertionPointAfterValue(value);
   Location loc = value.getLoc();
   IntegerAttr last = builder.getI64IntegerAttr(type.getRank() - 1);
-  auto largest = graph::TopKOp::create(
-      builder, loc, graph::AbsOp::create(builder, loc, value),
-      keptOf(type, density));
+  Value magnitudes = choosing(graph::AbsOp::create(builder, loc, value));
+  auto largest = choosing(
+      graph::TopKOp::create(builder, loc, magnitudes, keptOf(type, density)));
   // An index takes 4 bytes.
   auto indexType = RankedTensorType::get(
       cast<RankedTensorType>(largest.getIndices().getType()).getShape(),
@@ -229,10 +247,10 @@ std::pair<Value, Value> StageCompressor::encode(Value value) {
   Value indices =
       graph::CastOp::create(builder, loc, indexType, largest.getIndices());
   // Magnitudes have no sign.
-  Value elements = graph::GatherOp::create(
+  Value elements = sent(graph::GatherOp::create(
       builder, loc, value, indices, /*origin=*/Value(), /*dim=*/last,
       /*padding_index=*/IntegerAttr(), /*global_size=*/IntegerAttr(),
-      /*batch=*/last);
+      /*batch=*/last));
   return {elements, indices};
 }
 
@@ -251,7 +269,7 @@ void StageCompressor::warnOfNoGain(Value value) const {
 LogicalResult StageCompressor::compress() {
   // What each stage receives, in the order in which it reads it.
   SmallVector<SmallVector<Received>> received(cuts.size() + 1);
-  SmallVector<Value> sent;
+  SmallVector<Value> values;
   for (auto [i, op] : llvm::enumerate(ops))
     for (Value result : op->getResults()) {
       if (!hasRows(cast<RankedTensorType>(result.getType())))
@@ -260,7 +278,7 @@ LogicalResult StageCompressor::compress() {
       for (auto [stage, reader] : readers)
         received[stage].push_back({result, reader});
       if (!readers.empty())
-        sent.push_back(result);
+        values.push_back(result);
     }
   for (auto [i, cut] : llvm::enumerate(cuts))
     if (received[i + 1].empty())
@@ -269,7 +287,7 @@ LogicalResult StageCompressor::compress() {
              << " begins here and reads no rows of floats of another stage: "
                 "nothing can be compressed";
   llvm::DenseMap<Value, std::pair<Value, Value>> encoded;
-  for (Value value : sent) {
+  for (Value value : values) {
     warnOfNoGain(value);
     // Readers are found by their places, which new ops do not have.
     encoded[value] = encode(value);
@@ -286,11 +304,11 @@ LogicalResult StageCompressor::compress() {
       // The stage begins with the first one.
       OpBuilder builder(ops[i == 0 ? cuts[stage - 1] : each.reader]);
       IntegerAttr last = builder.getI64IntegerAttr(type.getRank() - 1);
-      auto decoded = graph::ScatterAddOp::create(
+      auto decoded = sent(graph::ScatterAddOp::create(
           builder, value.getLoc(), elements, indices, /*origin=*/Value(),
           /*dim=*/last, builder.getI64IntegerAttr(type.getShape().back()),
           /*padding_index=*/IntegerAttr(), /*global_size=*/IntegerAttr(),
-          /*batch=*/last);
+          /*batch=*/last));
       decoded->setAttr(kBeginsStageAttr, builder.getI64IntegerAttr(stage));
       value.replaceUsesWithIf(decoded.getOutput(), [&](OpOperand &use) {
         auto it = places.find(use.getOwner());
@@ -315,6 +333,9 @@ struct CompressStages final
       return getOperation().emitError("there is ")
              << count.getValue()
              << " stage: stages that send each other something are two or more";
+    if (!llvm::is_contained({"", "16bit", "f32"}, precision.getValue()))
+      return getOperation().emitError("precision must be 16bit or f32, got '")
+             << precision.getValue() << "'";
     std::string error;
     std::optional<MachineModel> known = MachineModel::parse(machine, error);
     if (!known)
@@ -322,9 +343,15 @@ struct CompressStages final
     FailureOr<func::FuncOp> loss = graph::findEntry(getOperation(), entry);
     if (failed(loss))
       return failure();
-    StageCompressor compressor(*loss, density);
+    StageCompressor compressor(*loss, density, precision);
     if (failed(compressor.cut(splitNames(stages), count, *known, keepWhole)))
       return failure();
+    for (auto other : getOperation().getOps<func::FuncOp>())
+      if (other != *loss && other.isPublic() && !other.isExternal())
+        emitWarning(other.getLoc())
+            << "'@" << other.getSymName()
+            << "' sends whole values to other stages: only the loss and its "
+               "evaluation have the masks of --compress-stages";
     return compressor.compress();
   }
 

@@ -71,6 +71,9 @@ def CompressStages : Pass<"pipe-compress-stages", "::mlir::ModuleOp"> {
                         "The number of stages">,
                  Option<"stages", "stages", "std::string", "\"\"",
                         "Where stages begin; see pipe-split-stages">,
+                 Option<"precision", "precision", "std::string", "\"\"",
+                        "With --graph-mixed-precision: the type that elements "
+                        "are sent in, 16bit or f32">,
                  Option<"machine", "machine", "std::string", "\"\"",
                         "Rates for cost estimates; see pipe-split-stages">,
                  Option<"keepWhole", "keep-whole", "bool", "false",
