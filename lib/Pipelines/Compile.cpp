@@ -84,10 +84,11 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
   CompileOptions own = options;
   settleTarget(own);
-  if (std::string why = compressionProblem(own.phases); !why.empty())
-    return emitError(module.getLoc()) << why;
-  if (std::string why = stageCompressionProblem(own.phases); !why.empty())
-    return emitError(module.getLoc()) << why;
+  for (const std::string &why :
+       {compressionProblem(own.phases), stageCompressionProblem(own.phases),
+        weightProblem(own.phases)})
+    if (!why.empty())
+      return emitError(module.getLoc()) << why;
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

@@ -120,6 +120,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("compress", options.phases.compress) &&
       map.mapOptional("compress_over", options.phases.compressOver) &&
       map.mapOptional("compress_stages", options.phases.stageDensity) &&
+      map.mapOptional("prune", options.phases.prune) &&
+      map.mapOptional("quantize", options.phases.quantize) &&
       map.mapOptional("gradient_dtype", options.phases.gradientType) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&

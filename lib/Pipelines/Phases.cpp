@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
+#include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
@@ -119,6 +120,18 @@ std::string cleave::stageCompressionProblem(const PhaseOptions &options) {
   return "";
 }
 
+std::string cleave::weightProblem(const PhaseOptions &options) {
+  if (!options.prune.empty())
+    if (std::string why = graph::pruningProblem(options.prune); !why.empty())
+      return why;
+  if (options.quantize.empty())
+    return "";
+  if (options.precision == "fp8")
+    return "quantized weights are read in f32 or 16 bits: precision fp8 rounds "
+           "them to 8 bits of its own";
+  return graph::quantizationProblem(options.quantize);
+}
+
 std::string cleave::offloadProblem(StringRef kinds) {
   llvm::SmallVector<StringRef> names;
   kinds.split(names, ',');
@@ -221,12 +234,26 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(graph::createDifferentiate(differentiate));
   addCleanup(passes);
   passes.addPass(graph::createApplyOptimizerWith(optimizerOf(options)));
+  // Behind the update, and before it is sharded: a mask is sharded as its
+  // parameter.
+  if (!options.prune.empty()) {
+    graph::PruneOptions prune;
+    prune.prune = options.prune;
+    passes.addPass(graph::createPrune(prune));
+  }
   // The entry without randomness is made from the plain loss, so that the head
   // is joined with its loss in both by the one pass that follows. Nothing runs
   // the plain loss itself: it ends here.
   graph::DeriveEvaluateOptions evaluate;
   evaluate.dropEntry = true;
   passes.addPass(graph::createDeriveEvaluate(evaluate));
+  // Of all entries alike. After differentiation, which would find no gradient of
+  // rounding; before a head is one op with its loss.
+  if (!options.quantize.empty()) {
+    graph::QuantizeOptions quantize;
+    quantize.type = options.quantize;
+    passes.addPass(graph::createQuantize(quantize));
+  }
   graph::ChunkLossOptions chunk;
   chunk.maxChunkBytes = chunkBytes(options);
   // The caches of a processor decide where rows end; on a GPU only bytes do.

@@ -192,6 +192,16 @@ static void drawStageCompression(Random &rng, PhaseOptions &options) {
     options.stageDensity = 1.0;
 }
 
+/// Pruned and quantized weights. Magnitudes and quotients that decide are those
+/// of random numbers, which rounding hardly moves.
+static void drawWeights(Random &rng, PhaseOptions &options) {
+  if (rng.chance(0.15))
+    options.prune = choose(rng, {"2:4,steps=9", "0.5,steps=9", "0.4",
+                                 "0.7,cubic,steps=9", "2:4"});
+  if (options.precision != "fp8" && rng.chance(0.15))
+    options.quantize = "int8";
+}
+
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random rng(graph.seed ^ 0x0d12a);
   std::vector<std::string> parameters;
@@ -275,6 +285,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   drawCompression(compression, asynchronous, options);
   Random elements(graph.seed ^ 0xd7c7);
   drawStageCompression(elements, options);
+  Random weights(graph.seed ^ 0x2b4);
+  drawWeights(weights, options);
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   Random chunks(graph.seed ^ 0xc4c4);
@@ -317,6 +329,8 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("merge_products", own.mergeProducts);
   add("offload", own.offload);
   add("compress", StringRef(own.compress).split(',').first);
+  add("prune", own.prune);
+  add("quantize", own.quantize);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);
   add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
+#include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
@@ -206,6 +207,27 @@ std::vector<std::string> sampleAxes(const std::string &plan) {
   return axes;
 }
 
+/// The parameters of the entry `@loss` of a traced module that are weights of
+/// contractions, each with the dimensions that are summed over.
+std::map<std::string, std::vector<int64_t>>
+contractionWeights(const std::string &text) {
+  mlir::DialectRegistry registry;
+  registerAllDialects(registry);
+  mlir::MLIRContext context(registry);
+  mlir::ScopedDiagnosticHandler handler(
+      &context, [](mlir::Diagnostic &) { return mlir::success(); });
+  auto module = mlir::parseSourceString<mlir::ModuleOp>(text, &context);
+  auto loss =
+      module ? module->lookupSymbol<mlir::func::FuncOp>("loss") : nullptr;
+  if (!loss || !loss.getBody().hasOneBlock())
+    throw CompileFailure("the module has no entry '@loss'");
+  std::map<std::string, std::vector<int64_t>> result;
+  for (const auto &weight : graph::findContractionWeights(loss))
+    if (weight.reason.empty())
+      result[weight.name].assign(weight.inputs.begin(), weight.inputs.end());
+  return result;
+}
+
 } // namespace
 
 NB_MODULE(_cleave, m) {
@@ -230,6 +252,7 @@ NB_MODULE(_cleave, m) {
       [](const std::string &name) { return checkArchitecture(name); },
       nb::arg("name"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
+  m.def("contraction_weights", &contractionWeights, nb::arg("text"));
   m.def(
       "compile",
       [](const std::string &text, const std::string &options) {

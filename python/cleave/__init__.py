@@ -11,6 +11,7 @@ first use, so that `import cleave` is quick. The files:
                                   the tensors that it takes
     buckets, background           programs for a few lengths, compiled in another thread
     state, checkpoint             tensors and states that are loaded; folders that are saved
+    export                        weights in 8 bits, sparse, or in 16 bits, for PyTorch
     optim, schedules, loss_scale  optimizers, learning rates, the scale of the loss in fp16
     plan, pipeline_options        shardings that a person asks for; options of a pipeline
     processes, forks              ranks that are processes; threads, locks and forked processes
@@ -36,6 +37,9 @@ _LAZY = {
     "CompileError": "_cleave",
     "ProcessError": "_cleave",
     "load": "checkpoint",
+    "export": "export",
+    "read_export": "export",
+    "ExportReport": "export",
     "Step": "step",
     "StepError": "results",
     "Evaluation": "results",
@@ -73,8 +77,8 @@ def __dir__():
 
 
 class _Package(types.ModuleType):
-    """The function `cleave.compile` and its module have the same name, and importing
-    the module sets the attribute to the module; the function must be restored."""
+    """The functions `cleave.compile` and `cleave.export` have the names of their modules, and
+    importing a module sets the attribute to the module; the function must be restored."""
 
     @property
     def compile(self):
@@ -82,6 +86,14 @@ class _Package(types.ModuleType):
 
     @compile.setter
     def compile(self, module):
+        pass
+
+    @property
+    def export(self):
+        return __getattr__("export")
+
+    @export.setter
+    def export(self, module):
         pass
 
 

@@ -77,6 +77,8 @@ def compile(
     compress: str | None = None,
     compress_over: str = "dp",
     compress_stages: float | None = None,
+    prune: str | None = None,
+    quantize: str | None = None,
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -269,6 +271,13 @@ def compile(
             other, with the gradient at the same places sent back; others are 0, which
             changes the mathematics (DCT-MP, arXiv 2010.08899). At 0.0333 stages send 20
             times fewer bytes in f32. None: all elements.
+        prune: which weights of contractions are zero behind each update: "2:4" (two of
+            each four along the inputs), or a share of each tensor, "0.5" or
+            "0.9,cubic,steps=1000" (it grows over these steps). Those of least magnitude are
+            chosen, until the step that `steps` says (1 without cubic), and fixed then.
+        quantize: "int8": contractions read weights rounded to 8 bits, with a scale for each
+            output channel, in training and evaluation; gradients are those of the rounded
+            weights. `cleave.export` writes them.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of
@@ -478,6 +487,8 @@ def compile(
             "activation_reduction": activation_reduction,
             "merge_products": merge_products,
             **({"compress": compress, "compress_over": compress_over} if compress else {}),
+            **({"prune": prune} if prune is not None else {}),
+            **({"quantize": quantize} if quantize is not None else {}),
             "gradient_dtype": gradient_dtype,
             "micro_batches": parts,
             "grains": deterministic or 0,

@@ -8,6 +8,7 @@
 #include "Flags.h"
 #include "PrecisionPatterns.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
+#include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/MeasureMachine.h"
@@ -246,6 +247,13 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.compressStages.getNumOccurrences())
     if (std::string why = densityProblem(flags.compressStages); !why.empty())
       return "--compress-stages " + why;
+  if (flags.prune.getNumOccurrences())
+    if (std::string why = graph::pruningProblem(flags.prune); !why.empty())
+      return "--prune: " + why;
+  if (flags.quantize.getNumOccurrences())
+    if (std::string why = graph::quantizationProblem(flags.quantize);
+        !why.empty())
+      return "--quantize: " + why;
   if (!isSavePrecision(flags.savePrecision))
     return "--save-precision is f32, bf16, fp16 or fp8, not '" +
            flags.savePrecision + "'";
@@ -379,6 +387,8 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   options.phases.compressOver = flags.compressOver;
   if (flags.compressStages.getNumOccurrences())
     options.phases.stageDensity = flags.compressStages;
+  options.phases.prune = flags.prune;
+  options.phases.quantize = flags.quantize;
   options.phases.gradientType = flags.gradientType;
   options.phases.postValidation = flags.postValidation;
   options.phases.offload = flags.offload;

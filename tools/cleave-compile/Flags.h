@@ -262,6 +262,19 @@ struct Flags {
                "the pipeline, and the gradient at the same places back; others "
                "are 0, which changes the mathematics (DCT-MP). At 0.0333 stages "
                "send 20 times fewer bytes in f32")};
+  cl::opt<std::string> prune{
+      "prune", cl::cat(training), cl::value_desc("2:4|share[,setting]"),
+      cl::desc(
+          "Keep weights of contractions zero behind each update: 2:4 (two of "
+          "each four along the inputs), or the share of each tensor, as 0.5 or "
+          "0.9,cubic,steps=1000 (the share grows over these steps). Those of "
+          "least magnitude are chosen, until the step that steps= says (1 "
+          "without cubic), and fixed then")};
+  cl::opt<std::string> quantize{
+      "quantize", cl::cat(training), cl::value_desc("int8"),
+      cl::desc("Train for weights of 8 bits: contractions read weights rounded "
+               "to int8 with a scale for each output channel, and gradients "
+               "are those of the rounded weights")};
   cl::opt<std::string> gradientType{
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),

@@ -89,6 +89,10 @@ struct PhaseOptions {
   /// How gradients are compressed where they are summed over `compressOver`
   /// (--spmd-compress-gradients): "powersgd,rank=4"; empty: not at all.
   std::string compress, compressOver = "dp";
+  /// Which weights are zero (--graph-prune): "2:4", "0.9,cubic,steps=1000"; and
+  /// to which type those that contractions read are rounded (--graph-quantize):
+  /// "int8". Empty: neither.
+  std::string prune, quantize;
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
   /// program takes as many side by side.
@@ -202,6 +206,9 @@ bool isActivationReduction(llvm::StringRef name);
 /// Why gradients cannot be compressed as the options say; empty if they can, or
 /// are not.
 std::string compressionProblem(const PhaseOptions &options);
+/// Why weights cannot be pruned or quantized as the options say; empty if they
+/// can, or need not be.
+std::string weightProblem(const PhaseOptions &options);
 
 /// Why `density` is no share of elements; empty if it is one.
 std::string densityProblem(double density);

@@ -47,7 +47,7 @@ REFUSALS = [
     "an asynchronous schedule", "name one of them", "the samples are split over",
     "max-staleness", "steps need equal numbers", "than that of the grains",
     "offload: there are no masters",
-    "no rank has the whole gradient", "of which a rank holds a shard",
+    "weight of a contraction", "no rank has the whole gradient", "of which a rank holds a shard",
     "nothing can be compressed", "stages that send each other rows of floats",
 ]
 

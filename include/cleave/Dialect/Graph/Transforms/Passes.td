@@ -257,6 +257,73 @@ def ScaleToFp8 : Pass<"graph-fp8", "::mlir::ModuleOp"> {
   ];
 }
 
+def Prune : Pass<"graph-prune", "::mlir::ModuleOp"> {
+  let summary = "Multiplies updated weights by masks";
+  let description = [{
+    Rewrites `entry`, a training step: each weight of a contraction that it
+    trains is zero where its mask is. `2:4` keeps, of each four elements along
+    the dimensions that contractions sum over, the two of largest magnitude; a
+    number `s` keeps all but `round(s n)` of the `n` elements of a tensor. Of
+    equal magnitudes the lower index is kept.
+
+    `steps=T`: up to the T-th update the mask is chosen anew, from the updated
+    weight; from then on it is what was not zero before the update. With `cubic`
+    (T is 1000 by default) the sparsity of step t is `s (1 - (1 - t/T)^3)` (arXiv
+    1710.01878); without, T is 1.
+
+    A parameter that forward reads in another way, as an embedding, stays dense,
+    with a remark, as does one whose inputs are not divisible by 4, for `2:4`, or
+    of which no element or all of them would be zero.
+    ```mlir
+    %w1 = graph.sgd %w, %g lr %lr, %step {...}
+    return %loss, %w1 : tensor<f32>, tensor<4xf32>
+    // becomes
+    %w1 = graph.sgd %w, %g lr %lr, %step {...}
+    %size = graph.abs %w1 : ...
+    %chosen = ... // by magnitude
+    %mask = graph.select %is_fixed, %was_not_zero, %chosen : ...
+    %w2 = graph.select %mask, %w1, %zero : ...
+    return %loss, %w2 : tensor<f32>, tensor<4xf32>
+    ```
+  }];
+  let options = [
+    Option<"entry", "entry", "std::string", "\"train\"",
+           "The training step">,
+    Option<"prune", "prune", "std::string", "\"2:4\"",
+           "What is zero: 2:4, or the share of elements; constant or cubic; steps=T">,
+  ];
+}
+
+def Quantize : Pass<"graph-quantize", "::mlir::ModuleOp"> {
+  let summary = "Rounds the weights that contractions read to 8 bits";
+  let description = [{
+    Quantization-aware training (arXiv 1712.05877), after differentiation. What
+    ops read of a weight of contractions, except those of the update, is `s
+    round(w / s)` with `s = max |w| / 127` over the dimensions that contractions
+    sum over: symmetric, a scale for each output channel. Ties are rounded to
+    even. A channel of zeros has the scale zero. The gradient of the rounded
+    weight is taken as that of the weight (straight-through), and nothing flows
+    through scales. Which parameters are weights is decided in `entry`; other
+    entries read them likewise.
+    ```mlir
+    %y = graph.linear %x, %w : (tensor<8x4xf32>, tensor<16x4xf32>) -> tensor<8x16xf32>
+    // becomes
+    %a = graph.abs %w : (tensor<16x4xf32>) -> tensor<16x4xf32>
+    %m = graph.reduce max %a {dims = array<i64: 1>} : (tensor<16x4xf32>) -> tensor<16xf32>
+    %s = graph.div %m, %c127 : (tensor<16xf32>, tensor<f32>) -> tensor<16xf32>
+    %q = ... // round %w / %s
+    %r = graph.mul %q, %s_of_rows : ...
+    %y = graph.linear %x, %r : (tensor<8x4xf32>, tensor<16x4xf32>) -> tensor<8x16xf32>
+    ```
+  }];
+  let options = [
+    Option<"entry", "entry", "std::string", "\"train\"",
+           "The training step">,
+    Option<"type", "type", "std::string", "\"int8\"",
+           "The type of the codes: int8">,
+  ];
+}
+
 def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
   let summary = "Adds an entry that computes the loss without randomness";
   let description = [{
