@@ -16,6 +16,8 @@
 #include "mlir/Parser/Parser.h"
 
 #include <mutex>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/vector.h>
 
 using namespace cleave;
 using namespace cleave::python;

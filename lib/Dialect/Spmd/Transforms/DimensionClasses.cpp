@@ -26,7 +26,7 @@ static BlockArgument viewedArgument(Value value) {
     else if (Value scaled = graph::scaledOperand(op))
       value = scaled;
     else
-      return {};
+      return graph::pointwiseArgument(value);
   }
   return cast<BlockArgument>(value);
 }

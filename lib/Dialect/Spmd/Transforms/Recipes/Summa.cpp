@@ -18,6 +18,7 @@
 #include "Summa.h"
 #include "DecomposeFeatureNorms.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 
 using namespace mlir;
@@ -55,6 +56,8 @@ std::optional<unsigned> cleave::spmd::dimOf(const graph::ShardingRule &rule,
 std::optional<Place> cleave::spmd::argumentOf(Value value, unsigned dim) {
   while (Operation *op = value.getDefiningOp()) {
     auto costed = dyn_cast<graph::CostOpInterface>(op);
+    if (BlockArgument argument = graph::pointwiseArgument(value))
+      return Place(argument, dim);
     bool view = isa<ConstrainOp>(op) || (costed && costed.getCost().flops == 0);
     if (!view || op->getNumOperands() != 1 ||
         !isa<graph::ShardingRuleOpInterface>(op))
