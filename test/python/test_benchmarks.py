@@ -96,6 +96,12 @@ def test_compression_of_stages():
     assert packed["sent_bytes"] < dense["sent_bytes"]
 
 
+def test_pruning():
+    lines = figures(run("benchmarks/pruning.py"))
+    assert [line["export"] for line in lines] == ["bf16", "int8", "int8", "sparse"]
+    assert lines[0]["loss_ratio"] == 1 and all(line["bytes"] < line["f32_bytes"] for line in lines)
+
+
 def test_recompute():
     lines = figures(run("benchmarks/recompute.py"))
     assert [line["program"] for line in lines[:5]] == ["none", "free", "full", "1 full; none",

@@ -1,0 +1,103 @@
+"""Trains a small GPT with pruned and quantized weights beside the dense run, on the text of this
+project, and exports each.
+
+For each run the benchmark prints a JSON line: the loss on text that is not trained on, of the
+step and of its export, their ratios to the dense run's, the bytes of the export and those of the
+weights in f32, and the time of a step. All runs begin with the same weights and see the same data.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+
+import cleave
+import harness
+from cleave.models import gpt
+from devices import log
+
+#: Pruning, quantization and the kind of the export.
+RUNS = [(None, None, "bf16"), (None, None, "int8"), (None, "int8", "int8"), ("0.5", None, "sparse"),
+        ("0.5,cubic,steps=500", None, "sparse"), ("2:4", None, "sparse"),
+        ("2:4,steps=500", None, "sparse"), ("0.9,cubic,steps=500", None, "sparse"),
+        ("0.5,cubic,steps=500", "int8", "int8")]
+
+
+def text():
+    """The documentation and the sources of this project, as bytes below 128."""
+    files = [*sorted(harness.ROOT.glob("docs/*.md")), *sorted(harness.ROOT.glob("lib/**/*.cpp"))]
+    return bytes(byte for file in files for byte in file.read_bytes() if byte < 128)
+
+
+class Batches:
+    """Sequences of the first nine tenths of the text; of the last one for evaluation."""
+
+    def __init__(self, options):
+        data = torch.frombuffer(bytearray(text()), dtype=torch.uint8).long()
+        cut = len(data) * 9 // 10
+        self.options, self.parts = options, (data[:cut], data[cut:])
+
+    def draw(self, seed, part=0):
+        data, length = self.parts[part], self.options.seq
+        generator = torch.Generator().manual_seed(seed)
+        starts = torch.randint(0, len(data) - length, (self.options.batch,), generator=generator)
+        return torch.stack([data[start:start + length] for start in starts.tolist()])
+
+
+def train(options, batches, prune, quantize):
+    """The trained step, and the median time of a step in ms."""
+    torch.manual_seed(0)
+    model = gpt(hidden=options.hidden, heads=4, layers=options.layers, seq=options.seq, vocab=128)
+    ids = batches.draw(0)
+    optimizer = cleave.AdamW(lr=cleave.cosine(3e-3, warmup=min(50, options.steps // 10),
+                                              steps=options.steps), weight_decay=0.1)
+    step = cleave.compile(model, (ids, ids), optimizer=optimizer, prune=prune, quantize=quantize,
+                          check="off", threads=options.threads)
+    times = []
+    for number in range(options.steps):
+        ids = batches.draw(number + 1)
+        begin = time.perf_counter()
+        step(ids, ids)
+        times.append(time.perf_counter() - begin)
+    return step, statistics.median(times) * 1e3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--seq", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--eval-batches", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=len(RUNS), help="the first ones")
+    options = harness.parse(parser, layers=1, hidden=16, seq=16, batch=4, steps=10, eval_batches=2,
+                            runs=4)
+
+    batches, path = Batches(options), harness.make_folder() / "pruning.safetensors"
+    data = [(ids, ids) for ids in (batches.draw(seed, part=1)
+                                   for seed in range(options.eval_batches))]
+    dense, steps = None, {}
+    for prune, quantize, kind in RUNS[:options.runs]:
+        if (prune, quantize) not in steps:
+            log(f"{prune or 'dense'}, {quantize or 'f32'}: {options.steps} steps")
+            steps[prune, quantize] = train(options, batches, prune, quantize)
+        step, ms = steps[prune, quantize]
+        report = cleave.export(step, kind, path, data)
+        dense = dense or report.loss
+        print(json.dumps({
+            "prune": prune, "quantize": quantize, "export": kind, "loss": round(report.loss, 4),
+            "loss_ratio": round(report.loss / dense, 4),
+            "exported_ratio": round(report.exported_loss / dense, 5),
+            "logits_max_error": round(report.logits_max_error, 5),
+            "logits_mean_error": round(report.logits_mean_error, 5),
+            "bytes": report.bytes, "f32_bytes": report.dense_bytes, "ms": round(ms, 2),
+        }), flush=True)
+
+
+if __name__ == "__main__":
+    main()
