@@ -3,7 +3,8 @@ project, and exports each.
 
 For each run the benchmark prints a JSON line: the loss on text that is not trained on, of the
 step and of its export, their ratios to the dense run's, the bytes of the export and those of the
-weights in f32, and the time of a step. All runs begin with the same weights and see the same data.
+weights in f32, and the time of a step. All runs begin with the same weights, random ones or those
+of a dense run (`--dense-first`), and see the same data.
 """
 
 import argparse
@@ -46,18 +47,20 @@ class Batches:
         return torch.stack([data[start:start + length] for start in starts.tolist()])
 
 
-def train(options, batches, prune, quantize):
-    """The trained step, and the median time of a step in ms."""
+def train(options, batches, prune=None, quantize=None, start=None):
+    """The step that is trained from the weights `start`, and the median time of a step in ms."""
     torch.manual_seed(0)
     model = gpt(hidden=options.hidden, heads=4, layers=options.layers, seq=options.seq, vocab=128)
+    if start is not None:
+        model.load_state_dict(start)
     ids = batches.draw(0)
-    optimizer = cleave.AdamW(lr=cleave.cosine(3e-3, warmup=min(50, options.steps // 10),
+    optimizer = cleave.AdamW(lr=cleave.cosine(options.lr, warmup=min(50, options.steps // 10),
                                               steps=options.steps), weight_decay=0.1)
     step = cleave.compile(model, (ids, ids), optimizer=optimizer, prune=prune, quantize=quantize,
                           check="off", threads=options.threads)
     times = []
     for number in range(options.steps):
-        ids = batches.draw(number + 1)
+        ids = batches.draw(number + 1 + (0 if start is None else 10 ** 6))
         begin = time.perf_counter()
         step(ids, ids)
         times.append(time.perf_counter() - begin)
@@ -72,6 +75,9 @@ def main():
     parser.add_argument("--seq", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--dense-first", action="store_true",
+                        help="train a dense model for as many steps, from which all runs begin")
     parser.add_argument("--eval-batches", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=int, default=len(RUNS), help="the first ones")
@@ -81,11 +87,14 @@ def main():
     batches, path = Batches(options), harness.make_folder() / "pruning.safetensors"
     data = [(ids, ids) for ids in (batches.draw(seed, part=1)
                                    for seed in range(options.eval_batches))]
-    dense, steps = None, {}
+    dense, steps, start = None, {}, None
+    if options.dense_first:
+        log(f"dense: {options.steps} steps")
+        start = train(options, batches)[0].state_dict()
     for prune, quantize, kind in RUNS[:options.runs]:
         if (prune, quantize) not in steps:
             log(f"{prune or 'dense'}, {quantize or 'f32'}: {options.steps} steps")
-            steps[prune, quantize] = train(options, batches, prune, quantize)
+            steps[prune, quantize] = train(options, batches, prune, quantize, start)
         step, ms = steps[prune, quantize]
         report = cleave.export(step, kind, path, data)
         dense = dense or report.loss
