@@ -86,7 +86,7 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   settleTarget(own);
   for (const std::string &why :
        {compressionProblem(own.phases), stageCompressionProblem(own.phases),
-        weightProblem(own.phases)})
+        weightProblem(own.phases), updateDelayProblem(own.phases)})
     if (!why.empty())
       return emitError(module.getLoc()) << why;
   RecomputePlan plan;

@@ -122,6 +122,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
       map.mapOptional("compress_stages", options.phases.stageDensity) &&
       map.mapOptional("prune", options.phases.prune) &&
       map.mapOptional("quantize", options.phases.quantize) &&
+      map.mapOptional("update_delay", options.phases.updateDelay) &&
       map.mapOptional("gradient_dtype", options.phases.gradientType) &&
       map.mapOptional("post_validation", options.phases.postValidation) &&
       map.mapOptional("grains", options.phases.grains) &&

@@ -10,8 +10,9 @@
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
-#include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"
+#include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"
+#include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
@@ -132,6 +133,32 @@ std::string cleave::weightProblem(const PhaseOptions &options) {
   return graph::quantizationProblem(options.quantize);
 }
 
+std::string cleave::updateDelayProblem(const PhaseOptions &options) {
+  if (options.updateDelay.empty())
+    return "";
+  llvm::Expected<graph::UpdateDelay> delay =
+      graph::UpdateDelay::parse(options.updateDelay);
+  if (!delay)
+    return "update delay: " + llvm::toString(delay.takeError());
+  if (!delay->any())
+    return "";
+  if (pipelineShape(options).asynchronous)
+    return "delayed updates need a synchronous schedule: '" + options.schedule +
+           "' updates after each micro-batch";
+  if (options.optimizerFusion == "forward")
+    return "delayed updates run in the step that they are for: they cannot be "
+           "deferred to the next one";
+  if (options.postValidation)
+    return "delayed updates need no validation afterwards: their gradients were "
+           "checked in the steps before";
+  if (!options.compress.empty())
+    return "delayed updates keep whole gradients: they cannot be compressed";
+  if (options.scalesLoss())
+    return "delayed updates need gradients that are not scaled: use bf16 or f32, "
+           "not fp16";
+  return "";
+}
+
 std::string cleave::offloadProblem(StringRef kinds) {
   llvm::SmallVector<StringRef> names;
   kinds.split(names, ',');
@@ -234,6 +261,13 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(graph::createDifferentiate(differentiate));
   addCleanup(passes);
   passes.addPass(graph::createApplyOptimizerWith(optimizerOf(options)));
+  // While tensors are whole: what is kept between steps is sharded as other
+  // state is.
+  if (!options.updateDelay.empty()) {
+    graph::DelayUpdatesOptions delay;
+    delay.delay = options.updateDelay;
+    passes.addPass(graph::createDelayUpdates(delay));
+  }
   // Behind the update, and before it is sharded: a mask is sharded as its
   // parameter.
   if (!options.prune.empty()) {

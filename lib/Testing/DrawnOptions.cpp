@@ -202,6 +202,14 @@ static void drawWeights(Random &rng, PhaseOptions &options) {
     options.quantize = "int8";
 }
 
+/// Delayed updates, with what they go with.
+static void drawDelay(Random &rng, bool asynchronous, PhaseOptions &options) {
+  if (rng.chance(0.25) && !asynchronous && options.compress.empty() &&
+      options.precision != "fp16" && !options.postValidation &&
+      options.optimizerFusion != "forward")
+    options.updateDelay = choose(rng, {"1", "2", "3,w*=1"});
+}
+
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random rng(graph.seed ^ 0x0d12a);
   std::vector<std::string> parameters;
@@ -287,6 +295,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   drawStageCompression(elements, options);
   Random weights(graph.seed ^ 0x2b4);
   drawWeights(weights, options);
+  Random delay(graph.seed ^ 0xde1a);
+  drawDelay(delay, asynchronous, options);
   result.bucketBytes =
       choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
   Random chunks(graph.seed ^ 0xc4c4);
@@ -331,6 +341,7 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("compress", StringRef(own.compress).split(',').first);
   add("prune", own.prune);
   add("quantize", own.quantize);
+  add("update_delay", own.updateDelay.empty() ? "0" : own.updateDelay);
   add("micro_batches", own.microBatches);
   add("grains", own.grains);
   add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);

@@ -20,7 +20,7 @@ from .loss_scale import LossScale, loss_scale_options
 from .messages import readable_places, some_names, warn
 from .pipeline_options import (interlock_options, machine_options, module_remarks, offload_options,
                                pipeline_options, recompute_options, remark_pipeline,
-                               stage_compression_options, updates_each)
+                               stage_compression_options, update_delay_options, updates_each)
 from .plan import AXIS, P, entries
 from .state import check_text, flag, path_of, whole
 from .step import Step, log
@@ -79,6 +79,7 @@ def compile(
     compress_stages: float | None = None,
     prune: str | None = None,
     quantize: str | None = None,
+    update_delay: int | str | Mapping[str, int] = 0,
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -278,6 +279,10 @@ def compile(
         quantize: "int8": contractions read weights rounded to 8 bits, with a scale for each
             output channel, in training and evaluation; gradients are those of the rounded
             weights. `cleave.export` writes them.
+        update_delay: the number of steps by which an update lags behind its gradient, which
+            changes the mathematics: w[t+1] = w[t] - u(g[t-d]). A dict has numbers by patterns of
+            parameters' names, of which the last that matches counts, and "*" for all
+            others: {"*": 1, "embed*": 0}. Gradients that wait are state of the optimizer.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of
@@ -489,6 +494,7 @@ def compile(
             **({"compress": compress, "compress_over": compress_over} if compress else {}),
             **({"prune": prune} if prune is not None else {}),
             **({"quantize": quantize} if quantize is not None else {}),
+            **update_delay_options(update_delay),
             "gradient_dtype": gradient_dtype,
             "micro_batches": parts,
             "grains": deterministic or 0,

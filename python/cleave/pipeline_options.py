@@ -1,13 +1,13 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The options of a pipeline and of interlocking backpropagation, checked."""
+"""The options of a pipeline, of its updates and of interlocking backpropagation, checked."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from .state import flag, path_of, whole
 from .step import log
@@ -77,6 +77,25 @@ def offload_options(kinds) -> dict:
                 f"offload has {kind!r}; what can be offloaded is 'state', 'masters' and 'saved'"
             )
     return {"offload": ",".join(dict.fromkeys(kinds))}
+
+
+def update_delay_options(delay) -> dict:
+    """The compiler's option of delayed updates. Raises TypeError, ValueError."""
+    if isinstance(delay, str):
+        return {"update_delay": delay}
+    given = delay if isinstance(delay, Mapping) else {"*": delay}
+    entries = []
+    for pattern, steps in given.items():
+        if not isinstance(pattern, str):
+            raise TypeError("update_delay has patterns of parameters' names, such as 'embed*', "
+                            f"not {pattern!r}")
+        if "," in pattern:
+            raise ValueError(f"update_delay has the pattern {pattern!r}: patterns have no comma")
+        steps = whole("update_delay", steps, 0)
+        entries.append(str(steps) if pattern == "*" else f"{pattern}={steps}")
+    if not isinstance(delay, Mapping) and not delay:
+        return {}
+    return {"update_delay": ",".join(entries)}
 
 
 def recompute_options(recompute, memory_limit, fused_attention) -> dict:

@@ -7,6 +7,7 @@
 
 #include "Flags.h"
 #include "PrecisionPatterns.h"
+#include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
@@ -242,6 +243,10 @@ std::string cleave::checkFlags(const Flags &flags) {
     if (std::string why = spmd::compressionProblem(flags.compress);
         !why.empty())
       return "--compress: " + why;
+  if (flags.updateDelay.getNumOccurrences())
+    if (std::string why = graph::updateDelayProblem(flags.updateDelay);
+        !why.empty())
+      return "--update-delay: " + why;
   if (flags.compressOver.getNumOccurrences() && flags.compress.empty())
     return "--compress-over needs --compress";
   if (flags.compressStages.getNumOccurrences())
@@ -389,6 +394,7 @@ CompileOptions cleave::collectOptions(const Flags &flags,
     options.phases.stageDensity = flags.compressStages;
   options.phases.prune = flags.prune;
   options.phases.quantize = flags.quantize;
+  options.phases.updateDelay = flags.updateDelay;
   options.phases.gradientType = flags.gradientType;
   options.phases.postValidation = flags.postValidation;
   options.phases.offload = flags.offload;

@@ -275,6 +275,12 @@ struct Flags {
       cl::desc("Train for weights of 8 bits: contractions read weights rounded "
                "to int8 with a scale for each output channel, and gradients "
                "are those of the rounded weights")};
+  cl::opt<std::string> updateDelay{
+      "update-delay", cl::cat(training),
+      cl::value_desc("steps[,pattern=steps...]"),
+      cl::desc("Update parameters by the gradients of so many steps before, "
+               "which changes the mathematics: 1, or, by names of parameters, "
+               "1,embed*=0. Gradients that wait are state")};
   cl::opt<std::string> gradientType{
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),

@@ -93,6 +93,9 @@ struct PhaseOptions {
   /// to which type those that contractions read are rounded (--graph-quantize):
   /// "int8". Empty: neither.
   std::string prune, quantize;
+  /// Steps from gradients to the updates that they make (--graph-delay-updates):
+  /// "1", "1,embed*=0"; empty: none.
+  std::string updateDelay;
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
   /// program takes as many side by side.
@@ -215,6 +218,9 @@ std::string densityProblem(double density);
 /// Why what stages send cannot be compressed as the options say; empty if it
 /// can, or is not.
 std::string stageCompressionProblem(const PhaseOptions &options);
+/// Why updates cannot be delayed as the options say; empty if they can, or are
+/// not.
+std::string updateDelayProblem(const PhaseOptions &options);
 
 /// Whether `name` is a value of `PhaseOptions::mergeProducts`.
 bool isMergeProducts(llvm::StringRef name);

@@ -483,6 +483,11 @@ void Stages::findSums() {
       reduces |= sources.any() && !isScalar(operand.get());
       sums[&op] |= sources;
     }
+    // A gradient that state has kept is where its parameter is.
+    if (auto gradient = dyn_cast<graph::GradientOp>(&op))
+      if (BlockArgument kept = argumentOf(gradient.getParameter());
+          kept && graph::hasRole(entry, kept.getArgNumber(), "state"))
+        set.set(holders(gradient.getParameter()).find_first());
     if (count > 1 && flow.part(&op) == PartId::Update && reduces &&
         llvm::all_of(op.getResults(), isScalar))
       roots.push_back(&op);

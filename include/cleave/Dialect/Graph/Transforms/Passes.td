@@ -169,6 +169,42 @@ def ApplyOptimizer : Pass<"graph-apply-optimizer", "::mlir::ModuleOp"> {
   ];
 }
 
+def DelayUpdates : Pass<"graph-delay-updates", "::mlir::ModuleOp"> {
+  let summary = "Updates parameters by gradients of earlier steps";
+  let description = [{
+    The update of a parameter with delay d is made of the gradient of d steps
+    before: `w[t+1] = w[t] - u(g[t-d])`. This changes the mathematics of a step.
+    The gradients in between are state, `<parameter>.pending_1` (of the step
+    before) to `pending_<d>`, which the first d steps fill: they update neither
+    the parameter nor its state. The number of an update, as corrections of a
+    bias read it, counts from the first. The learning rate is that of the step.
+
+    `delay` is a number of steps for all parameters, and patterns with numbers:
+    `1,embed*=0,*.bias=2`. The norm of a clip is that of the gradients that are
+    used. Checks stay with the gradients of the step. Runs after
+    `--graph-apply-optimizer`, before anything is placed.
+    ```mlir
+    %g = graph.gradient %dw of "w" : (tensor<4xf32>) -> tensor<4xf32>
+    %w1 = graph.sgd %w, %g lr %lr, %step {...}
+    return %w1 : tensor<4xf32>
+    // becomes, with delay=1
+    %due = graph.compare gt %step, %one
+    %old = graph.gradient %pending of "w.pending_1" : (tensor<4xf32>) -> tensor<4xf32>
+    %g = graph.gradient %dw of "w" : (tensor<4xf32>) -> tensor<4xf32>
+    %u = graph.sgd %w, %old lr %lr, %earlier_step {...}
+    %w1 = graph.select %due, %u, %w
+    %kept = graph.written %g of "w.pending_1"
+    return %w1, %kept : tensor<4xf32>, tensor<4xf32>
+    ```
+  }];
+  let options = [
+    Option<"entry", "entry", "std::string", "\"train\"",
+           "The function that updates parameters">,
+    Option<"delay", "delay", "std::string", "\"1\"",
+           "Steps from a gradient to its update: 1,embed*=0">,
+  ];
+}
+
 def MixedPrecision : Pass<"graph-mixed-precision", "::mlir::ModuleOp"> {
   let summary = "Computes with 16-bit operands and f32 sums";
   let description = [{

@@ -1,0 +1,220 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Delayed updates: recurrences in NumPy, and the split step against the whole one.
+
+The program after `--graph-delay-updates` is one of whole tensors, which the interpreter runs:
+each of its updates is computed again in NumPy, and the programs of ranks and stages equal it.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from cleave.testing.tools import ToolError, interpret, run_tool, tool
+from cleave.trace import trace
+from proofs import ALL
+from test_recipes import OPTIMIZERS, agree, emit, random_inputs
+
+SAMPLES, WIDTH = 6, 5
+
+
+class Line(torch.nn.Module):
+    """Least squares, whose gradients are two lines of NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(WIDTH))
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, y):
+        return ((x @ self.weight + self.bias - y) ** 2).mean() / 2
+
+
+def gradients_of(w, x, y):
+    error = x @ w["weight"] + w["bias"] - y
+    return {"weight": x.T @ error / len(y), "bias": np.array([error.mean()])}
+
+
+class Sgd:
+    flags, momentum = ["--optimizer=sgd"], 0.0
+
+    def update(self, w, g, state, number, lr):
+        if self.momentum:
+            state["buffer"] = g if number == 1 else self.momentum * state["buffer"] + g
+            g = state["buffer"]
+        return w - lr * g
+
+
+class Momentum(Sgd):
+    flags, momentum = ["--optimizer=sgd", "--momentum=0.9"], 0.9
+
+
+class AdamW:
+    flags = ["--optimizer=adamw", "--weight-decay=0.1"]
+
+    def update(self, w, g, state, number, lr):
+        m = state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+        v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
+        root = np.sqrt(v) / np.sqrt(1 - 0.999 ** number)
+        return w * (1 - lr * 0.1) - lr * m / (1 - 0.9 ** number) / (root + 1e-8)
+
+
+def recurrence(rule, delays, w, batches, lr, clip=0.0):
+    """The parameters after each step: w[t+1] = w[t] - u(g[t-d])."""
+    history, states, result = [], {name: {} for name in w}, []
+    for t, (x, y) in enumerate(batches):
+        history.append(gradients_of(w, x, y))
+        due = {name: history[t - d][name] if t >= d else np.zeros_like(w[name])
+               for name, d in delays.items()}
+        norm = np.sqrt(sum((g ** 2).sum() for g in due.values()))
+        scale = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
+        w = {name: rule.update(w[name], due[name] * scale, states[name], t - d + 1, lr)
+             if t >= d else w[name] for name, d in delays.items()}
+        result.append(w)
+    return result
+
+
+def samples(count, seed=3):
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal((SAMPLES, WIDTH)), rng.standard_normal(SAMPLES))
+            for _ in range(count)]
+
+
+def line_text(folder, phase, *flags):
+    path = folder / "line.mlir"
+    path.write_text(trace(Line(), (torch.zeros(SAMPLES, WIDTH), torch.zeros(SAMPLES))).mlir)
+    return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
+
+
+def arguments_of(text):
+    """The shape of each argument of the step."""
+    header = re.search(r"func\.func @train\((.*?)\n", text).group(1)
+    return {name: tuple(int(n) for n in shape.split("x")[:-1]) for shape, name in re.findall(
+        r'%arg\d+: tensor<((?:\d+x)*)\w+> \{[^}]*?graph\.name = "([^"]*)"', header)}
+
+
+def run_steps(text, batches, lr):
+    """The parameters after each step of the interpreter, which computes in f64."""
+    shapes = arguments_of(text)
+    values = {name: np.zeros(shape) for name, shape in shapes.items()}
+    values["weight"], values["bias"] = np.linspace(-1, 1, WIDTH), np.array([0.5])
+    inputs = [name for name in shapes if name in ("x", "y")]
+    assert len(inputs) == 2, shapes
+    result = []
+    for number, batch in enumerate(batches, 1):
+        values.update(zip(inputs, batch), lr=np.array(lr), step=np.array(number))
+        given = {name: value.astype(np.int64 if name == "step" else np.float32
+                                    if name == "lr" else np.float64)
+                 for name, value in values.items()}
+        results, _ = interpret(text, given, entry="train")
+        values.update({name: value for name, value in results.items() if name in shapes})
+        result.append({name: values[name] for name in ("weight", "bias")})
+    return result
+
+
+#: Exact in f32.
+LR = 0.0625
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3, 4] if ALL else [1, 3])
+@pytest.mark.parametrize("rule", [Sgd(), Momentum(), AdamW()], ids=lambda r: type(r).__name__)
+def test_updates_are_the_recurrence(tmp_path, rule, delay):
+    steps = 20 if ALL else 8
+    found = run_steps(line_text(tmp_path, "step", *rule.flags, f"--update-delay={delay}"),
+                      samples(steps), LR)
+    start = {"weight": np.linspace(-1, 1, WIDTH), "bias": np.array([0.5])}
+    expected = recurrence(rule, {name: delay for name in start}, start, samples(steps), LR)
+    for one, other in zip(found, expected, strict=True):
+        for name, value in other.items():
+            np.testing.assert_allclose(one[name], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("text, delays", [("2,bias=0", {"weight": 2, "bias": 0}),
+                                          ("b*=3", {"weight": 0, "bias": 3}),
+                                          ("*=1,we*t=2", {"weight": 2, "bias": 1})])
+def test_groups_of_parameters_have_their_own_delays(tmp_path, text, delays):
+    """The norm of a clip is that of the gradients that the step uses."""
+    flags = [*AdamW.flags, "--clip=0.25", f"--update-delay={text}"]
+    found = run_steps(line_text(tmp_path, "step", *flags), samples(8), LR)
+    start = {"weight": np.linspace(-1, 1, WIDTH), "bias": np.array([0.5])}
+    expected = recurrence(AdamW(), delays, start, samples(8), LR, clip=0.25)
+    for one, other in zip(found, expected, strict=True):
+        for name, value in other.items():
+            np.testing.assert_allclose(one[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_no_delay_is_no_change(tmp_path):
+    plain = line_text(tmp_path, "executable", *AdamW.flags)
+    assert line_text(tmp_path, "executable", *AdamW.flags, "--update-delay=0") == plain
+    assert line_text(tmp_path, "executable", *AdamW.flags, "--update-delay=0,bias=0") == plain
+
+
+def test_pending_gradients_are_planned(tmp_path):
+    """Each step of a delay takes the bytes of the gradients."""
+    def memory(delay):
+        report = tmp_path / "report.json"
+        line_text(tmp_path, "step")
+        run_tool([tool("cleave-compile"), str(tmp_path / "line.mlir"), "--plan-only",
+                  *AdamW.flags, f"--update-delay={delay}", f"--report={report}"])
+        return json.loads(report.read_text())["memory"]
+
+    plain, delayed = memory(0), memory(3)
+    assert delayed["parameter"] == plain["parameter"] == plain["state"] // 2
+    assert delayed["state"] == plain["state"] + 3 * plain["parameter"]
+    assert delayed["arena"] >= plain["arena"] + 3 * plain["parameter"]
+
+
+CASES = [
+    ("", "", 1, "sgd", ()), ("", "", 4, "adamw", ()), ("dp=2", "", 2, "sgd", ()),
+    ("dp=2,tp=2", "megatron-sp", 1, "adamw", ()), ("dp=4", "zero1", 2, "sgd", ()),
+    ("dp=2", "zero2", 2, "adamw", ()), ("dp=4", "zero3", 1, "sgd", ()),
+    ("dp=2,fsdp=2", "dp(fsdp),zero3(fsdp)", 2, "adamw", ()), ("dp=2,cp=2", "ring", 1, "sgd", ()),
+    ("dp=2", "", 1, "sgd", ("--optimizer-fusion=none",)),
+    ("dp=2", "zero1", 1, "sgd", ("--deterministic=4",)),
+    ("pp=2", "", 2, "sgd", ("--schedule=gpipe",)), ("pp=2,dp=2", "", 2, "adamw", ("--schedule=1f1b",)),
+    ("pp=2,dp=2", "zero1", 2, "sgd", ("--schedule=zb-h1",)),
+    ("pp=2", "", 2, "sgd", ("--schedule=interleaved", "--chunks=2")),
+    ("dp=2,pp=2,tp=2", "megatron-sp", 2, "sgd", ("--schedule=1f1b",)),
+]
+
+
+@pytest.mark.parametrize("mesh, recipes, micro_batches, optimizer, more", CASES if ALL else CASES[1::2],
+                         ids=str)
+@pytest.mark.parametrize("number", [2, 3] if ALL else [3])
+def test_ranks_equal_the_program_of_whole_tensors(tmp_path, mesh, recipes, micro_batches,
+                                                  optimizer, more, number):
+    """The embedding is tied: its gradient has a term of the first stage and one of the last."""
+    flags = [*OPTIMIZERS[optimizer], "--update-delay=2,*bias=1"]
+    whole = emit(tmp_path, "gpt2", "step", *flags)
+    inputs = random_inputs(whole)
+    inputs["step"] = np.array(number)
+    results, gradients = interpret(whole, inputs, entry="train")
+    assert any(name.endswith(".pending_2") for name in results)
+    own = emit(tmp_path, "gpt2", "scheduled", *flags, f"--mesh={mesh}", f"--recipe={recipes}",
+               *([] if "--deterministic=4" in more else [f"--micro-batches={micro_batches}"]), *more)
+    own_results, own_gradients = interpret(own, inputs, entry="train")
+    agree(own_results, results)
+    agree(own_gradients, gradients)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--update-delay=-1"], "a delay is 0 to 16 steps, not -1: each takes the memory of a gradient"),
+    (["--update-delay=17"], "a delay is 0 to 16 steps, not 17"),
+    (["--update-delay=1.5"], "'1.5' is not a number of steps, nor pattern=number"),
+    (["--update-delay="], "'' is not a number of steps"),
+    (["--update-delay=,1"], "'' is not a number of steps"),
+    (["--update-delay=1,2"], "'1,2' has two delays for all parameters"),
+    (["--update-delay=b[=1"], "'b[' is not a pattern of names"),
+    (["--update-delay=1,scale=2"], "update delay: 'scale' matches no parameter that '@train' trains"),
+    (["--update-delay=1", "--optimizer-fusion=forward"], "cannot be deferred to the next one"),
+    (["--update-delay=1", "--mesh=dp=2", "--compress=topk,density=1"], "cannot be compressed"),
+    (["--update-delay=1", "--mesh=pp=2", "--micro-batches=2", "--schedule=pipedream",
+      "--check-finite=off"],
+     "need a synchronous schedule"),
+], ids=lambda x: x[0] if isinstance(x, list) else "")
+def test_what_is_refused(tmp_path, flags, message):
+    with pytest.raises(ToolError, match=re.escape(message)):
+        line_text(tmp_path, "scheduled", *flags)
