@@ -102,6 +102,12 @@ def test_pruning():
     assert lines[0]["loss_ratio"] == 1 and all(line["bytes"] < line["f32_bytes"] for line in lines)
 
 
+def test_update_delay():
+    undelayed, delayed = figures(run("benchmarks/update_delay.py"))
+    assert undelayed["delay"] == 0 and undelayed["loss_ratio"] == 1 and delayed["delay"] == 1
+    assert delayed["arena_bytes"] > undelayed["arena_bytes"]
+
+
 def test_recompute():
     lines = figures(run("benchmarks/recompute.py"))
     assert [line["program"] for line in lines[:5]] == ["none", "free", "full", "1 full; none",

@@ -46,7 +46,7 @@ REFUSALS = [
     "pipe-gather: an asynchronous", "leave --post-validation or --optimizer-fusion=forward out",
     "an asynchronous schedule", "name one of them", "the samples are split over",
     "max-staleness", "steps need equal numbers", "than that of the grains",
-    "offload: there are no masters",
+    "offload: there are no masters", "matches no parameter that",
     "weight of a contraction", "no rank has the whole gradient", "of which a rank holds a shard",
     "nothing can be compressed", "stages that send each other rows of floats",
 ]
