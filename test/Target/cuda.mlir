@@ -158,7 +158,7 @@ exec.kernel @columns column [64, 100] (%x: tensor<64x100xf32>) -> (%y: tensor<10
 // CHECK: reduceAll<64, 2>(
 // CHECK: if (lane == 0 && own)
 // CHECK-NEXT: out1[row] = v
-// CHECK: reduceTeams<64, 2>(partial0[k], Sum());
+// CHECK: reduceTeams<64, 2>(partial0[k], Sum(), k > 0);
 // CHECK: if (team == 0) {
 // CHECK: out0[c] = partial0[k][0];
 exec.kernel @teams column [7, 50] (%x: tensor<7x50xf32>) -> (%y: tensor<50xf32>, %z: tensor<7xf32>)

@@ -114,12 +114,15 @@ __device__ __forceinline__ T reduceBlock(T x, Op op, int &turn) {
 }
 
 // Combines each of `x` over the threads of all teams that have the same number
-// in theirs, in the order of teams; those of the first get the results.
+// in theirs, in the order of teams; those of the first get the results. `again`:
+// the memory for it may still be read.
 template <int Threads, int Teams, class T, int N, class Op>
-__device__ __forceinline__ void reduceTeams(T (&x)[N], Op op) {
+__device__ __forceinline__ void reduceTeams(T (&x)[N], Op op, bool again) {
   __shared__ T partial[Teams - 1][N][Threads];
   const int lane = int(threadIdx.x) % Threads;
   const int team = int(threadIdx.x) / Threads;
+  if (again)
+    __syncthreads();
   if (team > 0)
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -131,7 +134,6 @@ __device__ __forceinline__ void reduceTeams(T (&x)[N], Op op) {
 #pragma unroll
       for (int i = 0; i < N; ++i)
         x[i] = op(x[i], partial[other][i][lane]);
-  __syncthreads();
 }
 
 // Combines `x` of the threads of all warps that have the same lane, in the order

@@ -815,11 +815,15 @@ LogicalResult KernelPrinter::printRows() {
   bool wasRagged = ragged, wasIdle = idle;
   ragged = idle = false;
   if (teams > 1) {
-    for (auto &[op, slot] : sums)
+    StringRef again = "k > 0";
+    for (auto &[op, slot] : sums) {
       os << "#pragma unroll\nfor (int k = 0; k < "
          << (isa<PassOp>(op->getParentOp()) ? pieces : 1)
          << "; ++k)\n  reduceTeams<" << rowShape() << ">(" << slot.name
-         << "[k], " << nameOf(cast<AccumulateOp>(op).getKind()) << "());\n";
+         << "[k], " << nameOf(cast<AccumulateOp>(op).getKind()) << "(), "
+         << again << ");\n";
+      again = "true";
+    }
     os << "if (team == 0) {\n";
     os.indent();
   }

@@ -43,7 +43,7 @@ LAYOUTS = {
 #: By NCCL, through the host, or between ranks that share a GPU.
 WAYS = ["nccl", "host", "shared"]
 SAMPLE = [("saved", "f32", "host"), ("zero2", "bf16", "nccl"), ("1f1b", "f32", "nccl"),
-          ("1f1b", "f32", "host"), ("zero1", "f32", "shared"), ("chunks", "bf16", "nccl")]
+          ("zero1", "f32", "shared"), ("chunks", "bf16", "nccl")]
 CASES = [(layout, precision, way) for layout, (_, flags) in LAYOUTS.items()
          for precision in ("f32", "bf16") for way in WAYS if way == "host" or "--mesh" in flags[0]]
 

@@ -54,6 +54,7 @@ def folder(tmp_path_factory):
     for name in ("build", "dropping"):
         assert trace_main([f"{source}:{name}", "-o", str(path / f"{name}.mlir")]) == 0
     ids, _ = tokens()
+    (path / "good.mlir").write_text(MINIMAL)
     np.save(path / "data.npy", ids.numpy().reshape(-1).astype(np.uint16))
     return path
 
@@ -137,7 +138,6 @@ MINIMAL = """func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "
 
 def test_minimal_model_compiles(folder):
     """The model that the bad ones below are made from is a good one."""
-    (folder / "good.mlir").write_text(MINIMAL)
     result = command("cleave-compile", "good.mlir", "-o", "good.so", cwd=folder)
     assert result.stderr == "" and (folder / "good.so").exists()
 

@@ -37,7 +37,7 @@ def operators():
 
 
 def part_of(operators, part):
-    every = PARTS if ALL else 4 * PARTS
+    every = PARTS if ALL else 6 * PARTS
     return {n: op for i, (n, op) in enumerate(operators.items()) if i % every == part}
 
 
