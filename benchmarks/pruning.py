@@ -81,6 +81,8 @@ def main():
     parser.add_argument("--eval-batches", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=int, default=len(RUNS), help="the first ones")
+    parser.add_argument("--prune", action="append",
+                        help="measure this beside the dense run only")
     options = harness.parse(parser, layers=1, hidden=16, seq=16, batch=4, steps=10, eval_batches=2,
                             runs=4)
 
@@ -91,7 +93,10 @@ def main():
     if options.dense_first:
         log(f"dense: {options.steps} steps")
         start = train(options, batches)[0].state_dict()
-    for prune, quantize, kind in RUNS[:options.runs]:
+    runs = RUNS[:options.runs]
+    if options.prune:
+        runs = [RUNS[0], *((prune, None, "sparse") for prune in options.prune)]
+    for prune, quantize, kind in runs:
         if (prune, quantize) not in steps:
             log(f"{prune or 'dense'}, {quantize or 'f32'}: {options.steps} steps")
             steps[prune, quantize] = train(options, batches, prune, quantize, start)

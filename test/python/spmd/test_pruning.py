@@ -7,6 +7,8 @@ weights is the plain one at the rounded weights, of which only the update differ
 ranks and in stages equal those of whole tensors.
 """
 
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -153,3 +155,21 @@ def test_stages_equal_the_program_of_whole_tensors(tmp_path, schedule, mesh, rec
                       schedule=schedule, **FORMS[form])
     for found, expected in zip(run(split, inputs), run(whole, inputs)):
         agree(found, expected)
+
+
+@pytest.mark.parametrize("flags, why", [
+    (["--prune=3:2"], "--prune: pruning '3:2': the pattern of groups is 2:4"),
+    (["--prune=1"], "must be above 0 and below 1, got 1"),
+    (["--prune=-0.1"], "must be above 0 and below 1, got -0.1"),
+    (["--prune=0.5,linear"], "unknown schedule 'linear'; there are constant and cubic"),
+    (["--prune=0.5,steps=x"], "steps must be a positive integer, got 'x'"),
+    (["--prune="], "'' is neither 2:4 nor the share"),
+    (["--quantize=int4"], "--quantize: unknown quantization 'int4'; there is int8"),
+    (["--quantize=int8", "--precision=fp8"], "precision fp8 rounds them to 8 bits of its own"),
+], ids=str)
+def test_what_cannot_be_is_refused(tmp_path, flags, why):
+    path = tmp_path / "model.mlir"
+    path.write_text("func.func @loss() { return }\n")
+    done = subprocess.run([tool("cleave-compile"), str(path), "--emit=step", *flags],
+                          capture_output=True, text=True)
+    assert done.returncode != 0 and why in done.stderr
