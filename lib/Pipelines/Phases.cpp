@@ -153,9 +153,6 @@ std::string cleave::updateDelayProblem(const PhaseOptions &options) {
            "checked in the steps before";
   if (!options.compress.empty())
     return "delayed updates keep whole gradients: they cannot be compressed";
-  if (options.scalesLoss())
-    return "delayed updates need gradients that are not scaled: use bf16 or f32, "
-           "not fp16";
   return "";
 }
 

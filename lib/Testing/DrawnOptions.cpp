@@ -205,7 +205,7 @@ static void drawWeights(Random &rng, PhaseOptions &options) {
 /// Delayed updates, with what they go with.
 static void drawDelay(Random &rng, bool asynchronous, PhaseOptions &options) {
   if (rng.chance(0.25) && !asynchronous && options.compress.empty() &&
-      options.precision != "fp16" && !options.postValidation &&
+      !options.postValidation &&
       options.optimizerFusion != "forward")
     options.updateDelay = choose(rng, {"1", "2", "3,w*=1"});
 }

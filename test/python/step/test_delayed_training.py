@@ -161,3 +161,45 @@ def test_losses_of_16_bits_fall(precision):
 def test_bad_delays(delay, error, message):
     with pytest.raises(error, match=message):
         line(cleave.SGD(lr=0.1), update_delay=delay)
+
+
+def test_skipped_steps_of_fp16_are_as_if_they_had_not_been():
+    """From 2^32 the first steps overflow; then each step has the bits of a run that begins with
+    the scale at which none does."""
+    def trained(init):
+        torch.manual_seed(0)
+        model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
+        ids = torch.randint(0, 64, (8, 16))
+        return cleave.compile(model, (ids, ids), optimizer=cleave.AdamW(lr=1e-2), check="off",
+                              update_delay=2, precision="fp16",
+                              loss_scale=cleave.LossScale(init=init, hysteresis=1)), ids
+
+    step, ids = trained(2.0**32)
+    before, tried = snapshot(step), 0
+    while step(ids, ids).skipped:
+        tried += 1
+        assert same_bits(snapshot(step)[:2] + (0,), before[:2] + (0,))
+    assert tried > 3
+    fresh, _ = trained(step.loss_scale)
+    fresh(ids, ids)
+    for _ in range(5):
+        assert float(step(ids, ids)) == float(fresh(ids, ids))
+    assert same_bits(snapshot(step)[:2] + (0,), snapshot(fresh)[:2] + (0,))
+
+
+def test_gradients_wait_without_the_scale_of_their_step():
+    """It doubles after each step here: losses are those of one scale."""
+    def losses(scale):
+        torch.manual_seed(0)
+        model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
+        ids = torch.randint(0, 64, (8, 16))
+        step = cleave.compile(model, (ids, ids), optimizer=cleave.SGD(lr=0.5), check="off",
+                              update_delay=2, precision="fp16", loss_scale=scale)
+        found = [float(step(ids, ids)) for _ in range(8)]
+        assert not step.skipped
+        return found, step.loss_scale
+
+    kept, _ = losses(cleave.LossScale(init=2.0**4, window=1000))
+    doubled, scale = losses(cleave.LossScale(init=2.0**4, window=1))
+    assert scale == 2.0**12 and kept[-1] < kept[0] - 0.1
+    assert doubled == pytest.approx(kept, rel=1e-3)

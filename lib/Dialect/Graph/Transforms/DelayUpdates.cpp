@@ -62,6 +62,7 @@ public:
 private:
   LogicalResult findParameters();
   void addPending(DelayedParameter &delayed);
+  Value scaled(Value gradient, bool back);
   void findMoving();
   DelayGroup &groupOf(int64_t steps);
   Value moved(Value value, DelayGroup &group);
@@ -74,8 +75,9 @@ private:
   Block &block;
   UpdateDelay delay;
   OpBuilder builder;
-  /// The scalar "step", the number of the update.
-  Value number;
+  /// The scalar "step", the number of the update; and the scale of the loss, or
+  /// null.
+  Value number, lossScale;
   /// In the order of the parameters.
   std::vector<DelayedParameter> delayed;
   std::map<int64_t, DelayGroup> groups;
@@ -96,6 +98,8 @@ LogicalResult Delays::findParameters() {
     StringRef name = getArgString(step, index, kNameAttr);
     if (hasRole(step, index, "scalar") && name == "step")
       number = argument;
+    if (hasRole(step, index, "scalar") && name == "loss_scale")
+      lossScale = argument;
     if (getArgString(step, index, kSlotAttr).starts_with(kPendingSlot))
       return step.emitError() << "the updates of '@" << step.getSymName()
                               << "' are delayed already";
@@ -116,6 +120,16 @@ LogicalResult Delays::findParameters() {
            << "'@" << step.getSymName()
            << "' has no updates; run --graph-apply-optimizer before";
   return success();
+}
+
+/// A gradient that was kept, with the scale of this step's loss, and `back`. What
+/// is kept has none, because scales change; they are powers of two.
+Value Delays::scaled(Value gradient, bool back) {
+  if (!lossScale)
+    return gradient;
+  Formula f{builder, gradient.getLoc()};
+  Value scale = f.cast(lossScale, tensorTypeOf(gradient).getElementType());
+  return f.mul(gradient, back ? f.div(f.scalar(scale, 1.0), scale) : scale);
 }
 
 /// Adds the state that keeps the gradients of a parameter. It is stored as the
@@ -148,7 +162,7 @@ void Delays::addPending(DelayedParameter &delayed) {
   builder.setInsertionPointToStart(&block);
   BlockArgument oldest = delayed.pending.back();
   late[delayed.gradient.getOutput()] = GradientOp::create(
-      builder, delayed.gradient.getLoc(), oldest,
+      builder, delayed.gradient.getLoc(), scaled(oldest, /*back=*/false),
       step.getArgAttrOfType<StringAttr>(oldest.getArgNumber(), kNameAttr));
 }
 
@@ -227,7 +241,8 @@ void Delays::keepGradients() {
   builder.setInsertionPoint(terminator);
   for (DelayedParameter &own : delayed)
     for (size_t i = own.pending.size(); i-- > 0;) {
-      Value next = i ? Value(own.pending[i - 1]) : own.gradient.getOutput();
+      Value next = i ? Value(own.pending[i - 1])
+                     : scaled(own.gradient.getOutput(), /*back=*/true);
       auto name = step.getArgAttrOfType<StringAttr>(
           own.pending[i].getArgNumber(), kNameAttr);
       Value written =
