@@ -196,8 +196,8 @@ static void drawStageCompression(Random &rng, PhaseOptions &options) {
 /// of random numbers, which rounding hardly moves.
 static void drawWeights(Random &rng, PhaseOptions &options) {
   if (rng.chance(0.15))
-    options.prune = choose(rng, {"2:4,steps=9", "0.5,steps=9", "0.4",
-                                 "0.7,cubic,steps=9", "2:4"});
+    options.prune = choose(
+        rng, {"2:4,steps=9", "0.5,steps=9", "0.4", "0.7,cubic,steps=9", "2:4"});
   if (options.precision != "fp8" && rng.chance(0.15))
     options.quantize = "int8";
 }

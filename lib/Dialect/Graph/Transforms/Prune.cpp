@@ -145,8 +145,8 @@ std::string Pruning::problem(const ContractionWeight &weight,
 /// magnitudes the lower index comes first.
 Value Pruning::largestOfFour(Formula &f, Value size,
                              const ContractionWeight &weight) {
-  SmallVector<int64_t> order(weight.outputs), back(order.size() +
-                                                   weight.inputs.size());
+  SmallVector<int64_t> order(weight.outputs),
+      back(order.size() + weight.inputs.size());
   llvm::append_range(order, weight.inputs);
   for (auto [at, dim] : llvm::enumerate(order))
     back[dim] = at;
@@ -215,9 +215,10 @@ Value Pruning::sparsity() {
   Value part = f.mul(t, f.scalar(t, 1.0 / settings.steps));
   part = MinimumOp::create(builder, f.loc, part, f.scalar(t, 1.0));
   // Of the last step the quotient may be rounded.
-  part = f.select(f.compare(Predicate::ge, number,
-                            f.scalar(number, static_cast<double>(settings.steps))),
-                  f.scalar(t, 1.0), part);
+  part =
+      f.select(f.compare(Predicate::ge, number,
+                         f.scalar(number, static_cast<double>(settings.steps))),
+               f.scalar(t, 1.0), part);
   Value left = f.sub(f.scalar(t, 1.0), part);
   Value cube = f.mul(left, f.mul(left, left));
   return share = f.mul(f.sub(f.scalar(t, 1.0), cube),
@@ -233,9 +234,8 @@ Value Pruning::largestOfAll(Formula &f, Value size,
   SmallVector<int64_t> shape(tensorTypeOf(size).getShape());
   int64_t tensors = ShapedType::getNumElements(shape) / elements;
   int64_t most = settings.cubic ? elements : elements - removed(elements);
-  auto largest =
-      TopKOp::create(f.builder, f.loc, f.reshape(size, {tensors, elements}),
-                     most);
+  auto largest = TopKOp::create(f.builder, f.loc,
+                                f.reshape(size, {tensors, elements}), most);
   Value taken = f.splat(tensorTypeOf(largest.getValues()), 1.0);
   if (settings.cubic) {
     Value s = sparsity();
@@ -267,11 +267,11 @@ Value Pruning::prune(const ContractionWeight &weight,
   Value chosen = settings.groups ? largestOfFour(f, size, weight)
                                  : largestOfAll(f, size, parameter);
   // Of the weight before the update, read by an op that is part of the update.
-  Value before = f.select(f.compare(Predicate::ne, updated, zero),
-                          weight.argument, zero);
-  Value isFixed = f.compare(
-      Predicate::gt, number,
-      f.scalar(number, static_cast<double>(settings.steps)));
+  Value before =
+      f.select(f.compare(Predicate::ne, updated, zero), weight.argument, zero);
+  Value isFixed =
+      f.compare(Predicate::gt, number,
+                f.scalar(number, static_cast<double>(settings.steps)));
   Value mask =
       f.select(isFixed, f.compare(Predicate::ne, before, zero), chosen);
   return f.select(mask, updated, zero);

@@ -46,9 +46,9 @@ static Value roundToEven(Formula &f, Value x) {
   Value half = f.mul(below, f.scalar(x, 0.5));
   Value isOdd = f.compare(Predicate::ne, half, floor(half));
   Value isTie = f.compare(Predicate::eq, rest, f.scalar(x, 0.5));
-  Value goesUp = OrOp::create(
-      f.builder, f.loc, f.compare(Predicate::gt, rest, f.scalar(x, 0.5)),
-      AndOp::create(f.builder, f.loc, isTie, isOdd));
+  Value goesUp = OrOp::create(f.builder, f.loc,
+                              f.compare(Predicate::gt, rest, f.scalar(x, 0.5)),
+                              AndOp::create(f.builder, f.loc, isTie, isOdd));
   return f.select(goesUp, f.add(below, f.scalar(x, 1.0)), below);
 }
 
@@ -132,8 +132,8 @@ struct Quantize final : cleave::graph::impl::QuantizeBase<Quantize> {
           update.insert(&op);
       for (BlockArgument argument : function.getArguments())
         if (hasRole(function, argument.getArgNumber(), "parameter"))
-          if (auto known = inputs.find(getArgString(
-                  function, argument.getArgNumber(), kNameAttr));
+          if (auto known = inputs.find(
+                  getArgString(function, argument.getArgNumber(), kNameAttr));
               known != inputs.end())
             rewrite(function, argument, known->second, update);
     }

@@ -30,8 +30,8 @@ inline mlir::Value scaledOperand(mlir::Operation *op) {
 
 /// The argument that each element of `value` is computed from, with scalars,
 /// and with numbers that are repeated along dimensions, as a rounded weight and
-/// its scales are: the element at the same place; otherwise null. `value` is the
-/// result of a pointwise op.
+/// its scales are: the element at the same place; otherwise null. `value` is
+/// the result of a pointwise op.
 mlir::BlockArgument pointwiseArgument(mlir::Value value);
 
 } // namespace cleave::graph
