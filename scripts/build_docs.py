@@ -79,7 +79,8 @@ def stage(folder):
     for path in (ROOT / "docs").glob("*.svg"):
         shutil.copy(path, folder)
     shutil.copytree(ROOT / "examples" / "pictures", folder / "pictures")
-    pages = {path.name: path for path in (ROOT / "docs").glob("*.md")}
+    # The README is the map of the folder; the site has its navigation.
+    pages = {path.name: path for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"}
     pages |= {"index.md": ROOT / "README.md", "Examples.md": ROOT / "examples" / "README.md"}
     for name, path in pages.items():
         (folder / name).write_text(moved(path.read_text()))

@@ -322,3 +322,17 @@ func.func @other_bytes(%b: tensor<4x3xi8>) -> tensor<4x25xi1> {
   %m = graph.unpack_bits %b : (tensor<4x3xi8>) -> tensor<4x25xi1>
   return %m : tensor<4x25xi1>
 }
+
+// -----
+
+// expected-error@+1 {{attribute 'graph.optional' must be a string}}
+func.func @optional(%x: tensor<2xf32> {graph.role = "state", graph.optional}) {
+  return
+}
+
+// -----
+
+// expected-error@+1 {{attribute 'graph.summed' must be a unit, of a tensor with a dimension to sum over}}
+func.func @summed(%x: tensor<f32> {graph.role = "state", graph.summed}) {
+  return
+}

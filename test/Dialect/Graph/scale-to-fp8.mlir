@@ -11,8 +11,8 @@
 // CHECK-LABEL: func.func @train(
 // CHECK-SAME: %[[X:[a-z0-9]+]]: tensor<8x4xf32> {graph.name = "x"
 // CHECK-SAME: %[[W:[a-z0-9]+]]: tensor<4x4xf32> {graph.name = "w"
-// CHECK-SAME: %[[XS:[a-z0-9]+]]: tensor<f32> {graph.name = "w.fp8_input_scale", graph.role = "state", graph.slot = "w.fp8_input_scale"}
-// CHECK-SAME: %[[XH:[a-z0-9]+]]: tensor<3xf32> {graph.name = "w.fp8_input_amax_history", graph.role = "state"
+// CHECK-SAME: %[[XS:[a-z0-9]+]]: tensor<f32> {graph.name = "w.fp8_input_scale", graph.optional = "scales of fp8", graph.role = "state", graph.slot = "w.fp8_input_scale"}
+// CHECK-SAME: %[[XH:[a-z0-9]+]]: tensor<3xf32> {graph.name = "w.fp8_input_amax_history", graph.optional = "scales of fp8", graph.role = "state"
 // CHECK-SAME: %[[WS:[a-z0-9]+]]: tensor<f32> {graph.name = "w.fp8_weight_scale"
 // CHECK-SAME: tensor<3xf32> {graph.name = "w.fp8_weight_amax_history"
 // CHECK-SAME: tensor<f32> {graph.name = "w.fp8_gradient_scale"

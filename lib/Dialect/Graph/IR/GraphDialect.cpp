@@ -72,7 +72,7 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return success();
   }
   if (name == kFrozenAttr || name == kLossAttr || name == kTransientAttr ||
-      name == kAdditiveAttr || name == kStackedAttr || name == kSummedAttr)
+      name == kAdditiveAttr || name == kStackedAttr)
     return isa<UnitAttr>(attribute.getValue()) ? success()
                                                : error("must be a unit");
   if (name == kWeightDecayAttr || name == kLrScaleAttr) {
@@ -96,6 +96,10 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
                        "a string");
   }
   auto tensor = dyn_cast<RankedTensorType>(type);
+  if (name == kSummedAttr)
+    return isa<UnitAttr>(attribute.getValue()) && tensor && tensor.getRank() > 0
+               ? success()
+               : error("must be a unit, of a tensor with a dimension to sum over");
   if (name == kParameterDimsAttr) {
     auto dims = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
     if (!dims || !tensor ||
