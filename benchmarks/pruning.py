@@ -70,6 +70,7 @@ def train(options, batches, prune=None, quantize=None, start=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", help="is not read: the package has a compiler of its own")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--seq", type=int, default=64)

@@ -49,7 +49,8 @@ def mlp(widths=(5, 8, 6, 3), samples=16, chosen=""):
 def states(program, entry="train"):
     """The shapes of the arguments of state by name."""
     header = re.search(rf"@{entry}\((.*?)\) ->", program, re.DOTALL).group(1)
-    found = re.findall(r'tensor<([\dx]*)f32> \{graph.name = "([^"]*)", graph.role = "state"', header)
+    found = re.findall(r'tensor<([\dx]*)f32> \{graph.name = "([^"]*)", '
+                       r'graph.optional = "scales of fp8", graph.role = "state"', header)
     return {name: tuple(int(n) for n in shape.split("x")[:-1]) for shape, name in found}
 
 
