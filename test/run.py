@@ -6,6 +6,7 @@ nothing failed and every suite ran.
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -58,31 +59,44 @@ def lit(build, scratch, jobs, filters):
     return count
 
 
-def unit(build, scratch, filters):
-    """Runs every test program of <build>/unit; returns their Count."""
-    count = Count()
-    for program in sorted((build / "unit").glob("*")):
-        if not (program.is_file() and os.access(program, os.X_OK)):
-            continue
-        if filters and not any(f in program.name for f in filters):
-            continue
+def unit(build, scratch, jobs, filters):
+    """Runs every test program of <build>/unit, `jobs` at once; returns their Count."""
+    programs = [
+        path
+        for path in sorted((build / "unit").glob("*"))
+        if path.is_file() and os.access(path, os.X_OK)
+        and (not filters or any(f in path.name for f in filters))
+    ]
+
+    def run(program):
         out = scratch / f"{program.name}.json"
-        run = subprocess.run(
+        folder = scratch / program.name
+        folder.mkdir()
+        result = subprocess.run(
             [str(program), f"--gtest_output=json:{out}", "--gtest_brief=1"],
-            cwd=scratch,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
-        if not out.exists():
-            print(f"FAIL: {program.name} ended with status {run.returncode}")
-            count.failed += 1
-            continue
-        for suite in json.loads(out.read_text())["testsuites"]:
-            for test in suite["testsuite"]:
-                if test.get("failures"):
-                    count.failed += 1
-                elif test["result"] == "SKIPPED" or test["status"] != "RUN":
-                    count.skipped += 1
-                else:
-                    count.passed += 1
+        return out, result
+
+    count = Count()
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        # In order, as they end.
+        for program, (out, result) in zip(programs, pool.map(run, programs)):
+            print(result.stdout.decode(errors="replace"), end="", flush=True)
+            if not out.exists():
+                print(f"FAIL: {program.name} ended with status {result.returncode}")
+                count.failed += 1
+                continue
+            for suite in json.loads(out.read_text())["testsuites"]:
+                for test in suite["testsuite"]:
+                    if test.get("failures"):
+                        count.failed += 1
+                    elif test["result"] == "SKIPPED" or test["status"] != "RUN":
+                        count.skipped += 1
+                    else:
+                        count.passed += 1
     return count
 
 
@@ -155,7 +169,7 @@ def main():
             if suite == "lit":
                 count = lit(build, scratch, options.jobs, options.filter)
             elif suite == "unit":
-                count = unit(build, scratch, options.filter)
+                count = unit(build, scratch, options.jobs, options.filter)
             else:
                 count = python(scratch, options.jobs, options.filter)
             if not options.filter and count.passed + count.failed == 0:
