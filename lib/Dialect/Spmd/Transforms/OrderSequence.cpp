@@ -295,7 +295,7 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
 
   /// Permutes the sequences of `function`, one length after the other: what is
   /// permuted has other classes than before.
-  static void order(func::FuncOp function, ArrayRef<int64_t> order) {
+  static void orderSequences(func::FuncOp function, ArrayRef<int64_t> order) {
     int64_t chunks = order.size();
     llvm::SmallPtrSet<Operation *, 16> tried;
     while (true) {
@@ -332,7 +332,7 @@ struct OrderSequencePass : spmd::impl::OrderSequenceBase<OrderSequencePass> {
       llvm::append_values(places, part, 2 * parts - 1 - part);
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal())
-        order(function, places);
+        orderSequences(function, places);
   }
 };
 } // namespace
