@@ -68,6 +68,8 @@ def export(step, kind: str, path: str | os.PathLike,
            data: Iterable[Sequence[torch.Tensor]] | None = None) -> ExportReport:
     """Writes the parameters and buffers of a compiled step as a file of safetensors.
 
+    Where ranks are processes, each of them writes: give each a path of its own.
+
     Args:
         step: what `cleave.compile` returned; its state is not changed.
         kind: "int8": weights of contractions as codes of 8 bits, with a scale for each
