@@ -228,6 +228,7 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
     joinExchanges(program, options.bucketBytes);
     delayWaits(program);
     if (options.target == "cpu") {
+      delayWaitsOverParts(program);
       program.cpu = target->cpu;
       program.vectorBits = target->vectorBits;
     } else {

@@ -153,6 +153,18 @@ std::string cleave::updateDelayProblem(const PhaseOptions &options) {
            "checked in the steps before";
   if (!options.compress.empty())
     return "delayed updates keep whole gradients: they cannot be compressed";
+  if (!delay->reducesNext())
+    return "";
+  if (options.mesh.empty())
+    return "update delay: 'reduce=next' needs a mesh: nothing is summed over "
+           "ranks without one";
+  if (options.grains > 0)
+    return "update delay: 'reduce=next' keeps the terms of each rank, which "
+           "depend on the number of ranks: they cannot be deterministic for "
+           "every number of them";
+  if (options.optimizerFusion == "backward")
+    return "update delay: 'reduce=next' keeps gradients until backward is "
+           "complete: updates cannot run in it";
   return "";
 }
 
@@ -317,6 +329,18 @@ static int64_t placedMicroBatches(const PhaseOptions &options) {
   return pipelineShape(options).asynchronous ? 1 : options.microBatches;
 }
 
+/// Whether ranks sum delayed gradients in the next step.
+static bool reducesNext(const PhaseOptions &options) {
+  llvm::Expected<graph::UpdateDelay> delay =
+      graph::UpdateDelay::parse(options.updateDelay);
+  if (!delay) {
+    // Was reported before.
+    llvm::consumeError(delay.takeError());
+    return false;
+  }
+  return delay->any() && delay->reducesNext();
+}
+
 /// Every value has a sharding on the mesh.
 static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   if (!options.mesh.empty() || !options.recipes.empty()) {
@@ -365,6 +389,8 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     compress.over = options.compressOver;
     passes.addPass(spmd::createCompressGradients(compress));
   }
+  if (reducesNext(options))
+    passes.addPass(spmd::createDelayReductions());
   passes.addPass(spmd::createPad());
   passes.addPass(spmd::createPropagate());
 }
@@ -373,7 +399,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
 static bool updatesInBackward(const PhaseOptions &options) {
   return options.optimizerFusion == "backward" ||
          (options.optimizerFusion == "auto" && options.microBatches == 1 &&
-          options.compress.empty() &&
+          options.compress.empty() && !reducesNext(options) &&
           !options.checkFinite && options.optimizer.maxGradNorm == 0 &&
           !options.scalesLoss());
 }
@@ -426,7 +452,7 @@ void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
   split.gather = gatherMode(options);
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
-  if (!options.compress.empty())
+  if (!options.compress.empty() || reducesNext(options))
     split.fusion = "none";
   // While an update is a few ops on what each device has.
   if (forward)

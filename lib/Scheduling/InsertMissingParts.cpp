@@ -56,7 +56,7 @@ Schedule cleave::scheduling::insertMissingParts(Schedule schedule,
     }
   // The parts to insert in front: those that listed parts or parts in front
   // read, and those that read nothing, such as checks of inputs.
-  std::vector<bool> front(parts.size(), false);
+  std::vector<bool> front = partsThatBegin(parts);
   for (bool changed = true; changed;) {
     changed = false;
     for (auto [p, part] : llvm::enumerate(parts))

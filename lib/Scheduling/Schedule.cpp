@@ -11,6 +11,18 @@
 
 using namespace cleave::scheduling;
 
+std::vector<bool>
+cleave::scheduling::partsThatBegin(llvm::ArrayRef<PartInfo> parts) {
+  std::vector<bool> begins(parts.size(), false);
+  for (const PartInfo &part : parts)
+    for (const PartInfo::Use &use : part.uses) {
+      const PartInfo &giver = parts[use.part];
+      begins[use.part] = giver.once && giver.uses.empty() &&
+                         giver.fuses.empty() && !giver.updates;
+    }
+  return begins;
+}
+
 Schedule Schedule::singleStage(llvm::ArrayRef<PartInfo> parts,
                                int64_t microBatches, bool inTree) {
   auto batch = [&](int64_t index) {
@@ -18,7 +30,7 @@ Schedule Schedule::singleStage(llvm::ArrayRef<PartInfo> parts,
   };
   // A part is a prologue if a part that runs for each micro-batch reads its
   // results of all micro-batches.
-  std::vector<bool> prologue(parts.size(), false);
+  std::vector<bool> prologue = partsThatBegin(parts);
   for (const PartInfo &part : parts)
     if (!part.once)
       for (const PartInfo::Use &use : part.uses)

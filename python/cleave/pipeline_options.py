@@ -91,6 +91,9 @@ def update_delay_options(delay) -> dict:
                             f"not {pattern!r}")
         if "," in pattern:
             raise ValueError(f"update_delay has the pattern {pattern!r}: patterns have no comma")
+        if pattern == "reduce" and isinstance(steps, str):
+            entries.append(f"reduce={steps}")
+            continue
         steps = whole("update_delay", steps, 0)
         entries.append(str(steps) if pattern == "*" else f"{pattern}={steps}")
     if not isinstance(delay, Mapping) and not delay:

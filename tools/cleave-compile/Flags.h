@@ -277,10 +277,12 @@ struct Flags {
                "are those of the rounded weights")};
   cl::opt<std::string> updateDelay{
       "update-delay", cl::cat(training),
-      cl::value_desc("steps[,pattern=steps...]"),
+      cl::value_desc("steps[,pattern=steps...][,reduce=next]"),
       cl::desc("Update parameters by the gradients of so many steps before, "
                "which changes the mathematics: 1, or, by names of parameters, "
-               "1,embed*=0. Gradients that wait are state")};
+               "1,embed*=0. Gradients that wait are state. With reduce=next "
+               "ranks add them up in the step behind their own, whose "
+               "computation hides the time that takes")};
   cl::opt<std::string> gradientType{
       "gradient-dtype", cl::init("f32"), cl::cat(training),
       cl::value_desc("f32|bf16|fp16"),

@@ -95,6 +95,11 @@ struct PartInfo {
   bool late = false;
 };
 
+/// For each part, whether it runs once, and what it gives others depends on no
+/// part: it begins the step, so that what it leaves under way overlaps with all
+/// of it.
+std::vector<bool> partsThatBegin(llvm::ArrayRef<PartInfo> parts);
+
 /// Whether a schedule must list the runs of the part. Other parts can be
 /// inserted (`insertMissingParts`).
 inline bool isForwardOrBackward(llvm::StringRef part) {

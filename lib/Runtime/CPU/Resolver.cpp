@@ -173,11 +173,11 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
                       entry->sent.add(program, communicator->rank, c,
                                       part.unless.buffer >= 0),
                       /*ends=*/false};
-    if (c.isTransfer())
+    if (c.endsLater())
       transfers[{c.token, action.microBatch}] = exchange;
     else
       underWay[c.token] = exchange;
-    if (!c.isTransfer())
+    if (!c.endsLater())
       moving.erase(c.token);
     return step(exchange);
   }

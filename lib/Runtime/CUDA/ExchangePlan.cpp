@@ -431,6 +431,8 @@ static std::vector<Event> eventsOf(const Program &program, const Entry &entry,
           event.group = c.collective == CollectiveKind::Send
                             ? std::vector{own, other}
                             : std::vector{other, own};
+        }
+        if (c.endsLater()) {
           transfers[{c.token, action.microBatch}] = event.start;
         } else {
           underWay[c.token] = event.start;

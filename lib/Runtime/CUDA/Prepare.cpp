@@ -296,7 +296,7 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
       step.finishes = true;
       step.use = {MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src), {}};
     }
-    if (c.isTransfer()) {
+    if (c.endsLater()) {
       transfers[{c.token, action.microBatch}] = *exchange;
     } else {
       underWay[c.token] = *exchange;

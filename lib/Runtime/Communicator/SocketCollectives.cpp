@@ -118,16 +118,40 @@ void SocketTransfer::unpack(const char *message, int from) const {
 }
 
 /// Combines the data of all members, `count` elements each, from `from` on.
-void SocketTransfer::reduceParts(const char *from, int64_t count, char *to) {
+/// A thread that is `alone` does it without the others.
+void SocketTransfer::reduceParts(const char *from, int64_t count, char *to,
+                                 bool alone) {
   int64_t stride = 1;
   Block part(1, &count, &stride, &stride);
   for (int i = 0; i < members; ++i)
     parts[static_cast<size_t>(i)] = from + i * count * bytes;
   void *dst = to;
-  splitAmong(team, 0, count, [&](int64_t begin, int64_t end) {
+  auto reduce = [&](int64_t begin, int64_t end) {
     reduceBlocks(part, dtype, reduction, parts.data(), members, &dst, 1, begin,
                  end);
-  });
+  };
+  if (alone)
+    reduce(0, count);
+  else
+    splitAmong(team, 0, count, reduce);
+}
+
+/// Combines this member's share, and begins to gather those of all.
+void SocketTransfer::exchangeShares(bool alone) {
+  char *out = outgoing.data();
+  int64_t from = shareOf(member), own = shareOf(member + 1) - from;
+  reduceParts(incoming.data(), own / bytes, out + from, alone);
+  MessageKey round = key;
+  ++round.round;
+  for (int i = 0; i < members; ++i)
+    if (int64_t count = shareOf(i + 1) - shareOf(i); i != member && count > 0)
+      mesh.receive(ranks[static_cast<size_t>(i)], round, out + shareOf(i),
+                   static_cast<size_t>(count), second);
+  for (int i = 0; i < members && own > 0; ++i)
+    if (i != member)
+      mesh.send(ranks[static_cast<size_t>(i)], round, out + from,
+                static_cast<size_t>(own), second);
+  mesh.release(second);
 }
 
 //===----------------------------------------------------------------------===//
@@ -154,6 +178,12 @@ bool SocketTransfer::start() {
     return false;
   char *out = outgoing.data(), *in = incoming.data();
   ++key.round;
+  if (shared) {
+    // Before the messages that they follow.
+    SocketMesh::hold(second);
+    batch.state = MessageBatch::Waits;
+    batch.next = [this] { exchangeShares(/*alone=*/true); };
+  }
   // Each begins with another one, so that not all send to the same.
   auto forOthers = [&](auto body) {
     for (int i = 1; i < members; ++i)
@@ -228,23 +258,15 @@ bool SocketTransfer::start() {
 
 bool SocketTransfer::finish(const Complete &complete) {
   char *out = outgoing.data(), *in = incoming.data();
+  bool own = shared && mesh.claim(batch);
   // After a failure the mesh still uses the memory.
   if (!complete(batch))
     return false;
+  if (own)
+    exchangeShares(/*alone=*/false);
+  if (shared && !complete(second))
+    return false;
   ++key.round;
-  if (shared) {
-    // Combines this member's share, and then gathers those of all.
-    int64_t from = shareOf(member), own = shareOf(member + 1) - from;
-    reduceParts(in, own / bytes, out + from);
-    for (int i = 0; i < members; ++i)
-      if (i != member)
-        receiveFrom(i, out + shareOf(i), shareOf(i + 1) - shareOf(i));
-    for (int i = 0; i < members; ++i)
-      if (i != member)
-        sendTo(i, out + from, own);
-    if (!complete(batch))
-      return false;
-  }
   switch (kind) {
   case CLEAVE_REDUCE:
     if (root != member)
@@ -253,7 +275,7 @@ bool SocketTransfer::finish(const Complete &complete) {
   case CLEAVE_ALL_REDUCE:
   case CLEAVE_REDUCE_SCATTER:
     if (!shared)
-      reduceParts(in, elements, out);
+      reduceParts(in, elements, out, /*alone=*/false);
     unpack(out, 0);
     break;
   case CLEAVE_ALL_GATHER:

@@ -20,7 +20,8 @@ namespace cleave::runtime {
 
 /// The messages of one request. A large sum for all is exchanged in shares,
 /// combined in order of the members, and exchanged again, which sends no more
-/// than a ring does.
+/// than a ring does. The second exchange begins when the first one is complete,
+/// whether or not the member waits for it then.
 class SocketTransfer {
 public:
   /// Waits for messages; false after a failure.
@@ -56,7 +57,8 @@ private:
   void pack(int to, char *message) const;
   /// Copies what came from `from` to the places of its blocks.
   void unpack(const char *message, int from) const;
-  void reduceParts(const char *from, int64_t count, char *to);
+  void reduceParts(const char *from, int64_t count, char *to, bool alone);
+  void exchangeShares(bool alone);
   /// Post messages of one exchange to and from other members.
   void sendTo(int other, const char *data, int64_t size);
   void receiveFrom(int other, char *to, int64_t size);
@@ -82,7 +84,8 @@ private:
   StagingBuffer outgoing, incoming;
   /// Where the members' data are, while they are combined.
   std::vector<const void *> parts;
-  MessageBatch batch;
+  /// Of the first exchange, and of the second one.
+  MessageBatch batch, second;
 };
 
 } // namespace cleave::runtime

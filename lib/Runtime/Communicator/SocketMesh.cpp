@@ -46,6 +46,14 @@ static constexpr int64_t noticeMs = 800;
 /// get their turn; and those that a calling thread writes.
 static constexpr size_t turnBytes = 1 << 20, ownBytes = 1 << 16;
 
+/// The longest piece of a message, and the longest message that passes pieces
+/// which wait before it.
+static constexpr size_t pieceBytes = 1 << 18, shortBytes = 1 << 13;
+
+/// Bytes that a connection stores before they are sent: what passes others must
+/// not wait for all that the system would take.
+static constexpr int storedBytes = 1 << 17;
+
 /// The longest text of a failure.
 static constexpr size_t mostText = 4000;
 
@@ -61,7 +69,7 @@ enum : uint32_t {
   kindClosing,
   /// The sender has memory for a message.
   kindReady,
-  /// A message.
+  /// A message, or a piece of one.
   kindData
 };
 
@@ -77,6 +85,8 @@ struct SocketMesh::Frame {
   const char *data;
   std::shared_ptr<const std::string> text;
   MessageBatch *batch;
+  /// Whether it passes those that do not.
+  bool passes = false;
 };
 
 /// The memory of a message at one of its ends.
@@ -130,8 +140,11 @@ SocketMesh::SocketMesh(int rank, const std::vector<int> &sockets)
     peers.push_back(
         std::make_unique<Peer>(static_cast<int>(i), sockets[i], &pool));
     int on = 1;
-    if (sockets[i] >= 0)
-      ::setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (sockets[i] < 0)
+      continue;
+    ::setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    ::setsockopt(sockets[i], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &storedBytes,
+                 sizeof(storedBytes));
   }
   thread = std::thread([this] { run(); });
 }
@@ -162,8 +175,28 @@ void SocketMesh::wake() const {
 
 void SocketMesh::push(Peer &peer, const Header &header, const char *data,
                       MessageBatch *batch) {
-  if (peer.socket >= 0 && !peer.lost)
+  if (peer.socket < 0 || peer.lost)
+    return;
+  bool isData = header.kind == kindData;
+  if (header.kind == kindReady || (isData && header.bytes <= shortBytes)) {
+    // Behind what was begun, and in the order of those that pass.
+    auto at = peer.out.begin() + (peer.sent > 0);
+    while (at != peer.out.end() && at->passes)
+      ++at;
+    peer.out.insert(at, {header, data, nullptr, batch, /*passes=*/true});
+    return;
+  }
+  if (!isData) {
     peer.out.push_back({header, data, nullptr, batch});
+    return;
+  }
+  for (uint64_t begin = 0; begin < header.bytes; begin += pieceBytes) {
+    Header piece = header;
+    piece.bytes = std::min<uint64_t>(pieceBytes, header.bytes - begin);
+    bool isLast = begin + piece.bytes == header.bytes;
+    peer.out.push_back(
+        {piece, data + begin, nullptr, isLast ? batch : nullptr});
+  }
 }
 
 void SocketMesh::pushToAll(uint32_t kind, int32_t value,
@@ -227,9 +260,46 @@ void SocketMesh::flushSoon(Peer &peer) {
 }
 
 void SocketMesh::done(MessageBatch &batch) {
-  // The batch may end with this.
-  if (batch.pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
-    changed.notify_all();
+  // Someone who waits may end the batch with this.
+  bool follows = batch.next && batch.state == MessageBatch::Waits;
+  if (batch.pending.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    return;
+  if (follows) {
+    batch.state = MessageBatch::IsDue;
+    due.push_back(&batch);
+    wake();
+  }
+  changed.notify_all();
+}
+
+bool SocketMesh::claim(MessageBatch &batch) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (batch.state == MessageBatch::IsTaken)
+    return false;
+  std::erase(due, &batch);
+  batch.state = MessageBatch::IsTaken;
+  return true;
+}
+
+void SocketMesh::release(MessageBatch &batch) {
+  std::lock_guard<std::mutex> lock(mutex);
+  done(batch);
+}
+
+/// Calls what follows complete batches. The batch may end with the last thing
+/// that this does.
+void SocketMesh::runDue() {
+  std::vector<std::function<void()>> calls;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (MessageBatch *batch : due) {
+      batch->state = MessageBatch::IsTaken;
+      calls.push_back(batch->next);
+    }
+    due.clear();
+  }
+  for (const std::function<void()> &call : calls)
+    call();
 }
 
 void SocketMesh::receive(int from, const MessageKey &key, char *to,
@@ -321,10 +391,15 @@ void SocketMesh::begin(Peer &peer) {
   case kindData:
     if (auto it = peer.receives.find(header.key);
         header.kind == kindData && it != peer.receives.end() &&
-        it->second.bytes == header.bytes) {
-      peer.to = it->second.data;
-      peer.batch = it->second.batch;
-      peer.receives.erase(it);
+        header.bytes == std::min<uint64_t>(it->second.bytes, pieceBytes)) {
+      auto &[data, left, batch] = it->second;
+      peer.to = data;
+      data += header.bytes;
+      left -= header.bytes;
+      if (left == 0) {
+        peer.batch = batch;
+        peer.receives.erase(it);
+      }
       break;
     }
     [[fallthrough]];
@@ -513,6 +588,7 @@ void SocketMesh::run() {
       }
       judge(now);
     }
+    runDue();
     endIfUnnoticed(now);
   }
 }

@@ -8,7 +8,8 @@
 /// \file
 /// Each pair of processes has a connection. A receiver says when it has memory
 /// for a message, and only then is it sent: nothing is stored that nobody has
-/// asked for, and every connection is always read. A thread of each process
+/// asked for, and every connection is always read. A long message is sent in
+/// pieces, between which short ones pass it. A thread of each process
 /// sends and receives, and says four times a second that the process is alive.
 ///
 //===----------------------------------------------------------------------===//
@@ -20,6 +21,7 @@
 #include <compare>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
@@ -41,6 +43,10 @@ struct MessageKey {
 /// Messages that are waited for together.
 struct MessageBatch {
   std::atomic<int> pending{0};
+  /// What follows once they have come and gone, if that is set before they are
+  /// posted: the thread of the mesh calls it, unless someone claims it before.
+  std::function<void()> next;
+  enum { Waits, IsDue, IsTaken } state = Waits;
 };
 
 class SocketMesh {
@@ -62,6 +68,14 @@ public:
   /// failure, which it is that a rank has left before, or has closed
   /// communicator `number` (unless that is 0).
   bool complete(MessageBatch &batch, int32_t number, bool maySpin);
+  /// Whether the caller does what follows the batch, when that is complete;
+  /// false if the thread of the mesh does it or has done it.
+  bool claim(MessageBatch &batch);
+  /// A batch that is held is not complete before it is released as often.
+  static void hold(MessageBatch &batch) {
+    batch.pending.fetch_add(1, std::memory_order_relaxed);
+  }
+  void release(MessageBatch &batch);
 
   /// Called regularly by the working thread. If it is not called soon after a
   /// failure, that thread hangs or is busy in vain: then the process ends.
@@ -100,6 +114,7 @@ private:
   void finish(Peer &peer);
   void lose(Peer &peer);
   void done(MessageBatch &batch);
+  void runDue();
   void noteLocked(int rank, const std::string &message);
   void judge(int64_t now);
   void blameForBatch(const MessageBatch &batch, int32_t number);
@@ -116,6 +131,8 @@ private:
   /// Small memory of lists; steps that have run before take none of the system.
   std::pmr::unsynchronized_pool_resource pool;
   std::vector<std::unique_ptr<Peer>> peers;
+  /// Complete batches whose `next` the thread calls.
+  std::vector<MessageBatch *> due;
   std::string message;
   std::atomic<bool> failure{false}, asked{false}, ended{false};
   /// For the thread.

@@ -117,12 +117,13 @@ static Error validateMesh(const Program &program) {
   return Error::success();
 }
 
-/// Each exchange that a part begins ends in it, once, except transfers.
+/// Each exchange that a part begins ends in it, once, except those that end
+/// later.
 static std::string tokensProblem(const Part &part) {
   std::set<int32_t> open;
   for (const Command &command : part.commands) {
     if ((command.kind == CommandKind::Collective &&
-         command.collective.isTransfer()) ||
+         command.collective.endsLater()) ||
         (command.kind == CommandKind::Wait && command.wait.transfer))
       continue;
     if (command.kind == CommandKind::Collective &&
@@ -236,14 +237,15 @@ static std::string rowsProblem(const Program &program, const Entry &entry) {
   return "";
 }
 
-/// Each transfer that an entry begins ends in it, once for each micro-batch.
+/// Each exchange over parts that an entry begins ends in it, once for each
+/// micro-batch.
 static std::string transfersProblem(const Program &program,
                                     const Entry &entry) {
   std::set<std::pair<int32_t, int32_t>> open;
   for (const Action &action : entry.actions)
     for (const Command &command : program.parts[action.part].commands) {
       if (command.kind == CommandKind::Collective &&
-          command.collective.isTransfer() &&
+          command.collective.endsLater() &&
           !open.insert({command.collective.token, action.microBatch}).second)
         return ("transfer " + Twine(command.collective.token) +
                 " of micro-batch " + Twine(action.microBatch) + " begins twice")
@@ -298,7 +300,7 @@ static std::string conditionProblem(const Part &part) {
   for (const Command &command : part.commands) {
     bool transfer =
         command.kind == CommandKind::Collective
-            ? command.collective.isTransfer()
+            ? command.collective.endsLater()
             : command.kind == CommandKind::Wait && command.wait.transfer;
     if ((flagged || part.whenStopped) &&
         (transfer || command.kind == CommandKind::Check))

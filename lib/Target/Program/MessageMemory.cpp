@@ -99,7 +99,7 @@ static int64_t bytesOf(const Program &program,
           const CollectiveCommand &c = command.collective;
           auto [out, in] = bytesOf(c);
           int64_t sent = buffers.take(out), received = buffers.take(in);
-          open[{c.token, c.isTransfer() ? action.microBatch : -1}].push_back(
+          open[{c.token, c.endsLater() ? action.microBatch : -1}].push_back(
               {sent, received});
         } else if (command.kind == CommandKind::Wait) {
           auto it = open.find({command.wait.token,

@@ -200,6 +200,45 @@ def test_ranks_equal_the_program_of_whole_tensors(tmp_path, mesh, recipes, micro
     agree(own_gradients, gradients)
 
 
+NEXT = [
+    ("dp=2", "", 1, "sgd", ()), ("dp=4", "zero1", 2, "adamw", ()),
+    ("dp=2,tp=2", "megatron-sp", 2, "sgd", ()), ("dp=2,cp=2", "ring", 1, "adamw", ()),
+    ("node=2,dp=2", "dp(node),dp", 1, "sgd", ()), ("dp=2,fsdp=2", "dp,dp(fsdp),zero1(fsdp)", 1, "adamw", ()),
+    ("pp=2,dp=2", "", 2, "adamw", ("--schedule=1f1b",)),
+    ("pp=2,dp=2", "zero1", 2, "sgd", ("--schedule=zb-h1",)),
+]
+
+
+@pytest.mark.parametrize("mesh, recipes, micro_batches, optimizer, more", NEXT if ALL else NEXT[1::3],
+                         ids=str)
+def test_reductions_of_the_next_step(tmp_path, mesh, recipes, micro_batches, optimizer, more):
+    """With reduce=next the terms of each worker wait, whose sum is what waits without. The ranks
+    equal the program of whole tensors."""
+    delay, sizes = "--update-delay=2,*bias=1", (8, 8)
+    flags = OPTIMIZERS[optimizer]
+    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}", *more]
+    own = emit(tmp_path, "gpt2", "step", *flags, delay, *layout, sizes=sizes)
+    placed = emit(tmp_path, "gpt2", "placed", *flags, delay + ",reduce=next", *layout, sizes=sizes)
+    inputs = {**random_inputs(placed), "step": np.array(3)}
+    shapes = {name: value.shape for name, value in random_inputs(own).items()}
+    parted = {name for name, value in inputs.items()
+              if name.endswith(".pending_1") and len(value.shape) > len(shapes[name])}
+    assert len(parted) == sum(name.endswith(".pending_1") for name in shapes)
+
+    def summed(values, names):
+        return {name: value.sum(0) if name in names else value for name, value in values.items()}
+
+    results, gradients = interpret(placed, inputs, entry="train")
+    expected, expected_gradients = interpret(own, summed(inputs, parted), entry="train")
+    agree(summed(results, parted), expected)
+    own_of = {name.removesuffix(".pending_1") for name in parted}
+    agree(summed(gradients, own_of), expected_gradients)
+    ranks = emit(tmp_path, "gpt2", "scheduled", *flags, delay + ",reduce=next", *layout, sizes=sizes)
+    own_results, own_gradients = interpret(ranks, inputs, entry="train")
+    agree(own_results, results)
+    agree(own_gradients, gradients)
+
+
 @pytest.mark.parametrize("flags, message", [
     (["--update-delay=-1"], "a delay is 0 to 16 steps, not -1: each takes the memory of a gradient"),
     (["--update-delay=17"], "a delay is 0 to 16 steps, not 17"),
@@ -214,6 +253,16 @@ def test_ranks_equal_the_program_of_whole_tensors(tmp_path, mesh, recipes, micro
     (["--update-delay=1", "--mesh=pp=2", "--micro-batches=2", "--schedule=pipedream",
       "--check-finite=off"],
      "need a synchronous schedule"),
+    (["--update-delay=1,reduce=next"], "'reduce=next' needs a mesh"),
+    (["--update-delay=1,reduce=later"], "'reduce=later' is not a number of steps"),
+    (["--update-delay=1,reduce=next", "--mesh=dp=2", "--deterministic=2"],
+     "they cannot be deterministic for every number of them"),
+    (["--update-delay=1,reduce=next", "--mesh=dp=2", "--optimizer-fusion=backward",
+      "--check-finite=off"], "updates cannot run in it"),
+    (["--update-delay=1,reduce=next", "--mesh=dp=2", "--recipe=zero2"],
+     "which a recipe shards over the workers: use 'zero1'"),
+    (["--update-delay=1,reduce=next", "--mesh=tp=2", "--recipe="],
+     "no axis of the mesh shards samples"),
 ], ids=lambda x: x[0] if isinstance(x, list) else "")
 def test_what_is_refused(tmp_path, flags, message):
     with pytest.raises(ToolError, match=re.escape(message)):

@@ -137,6 +137,36 @@ def test_resumed_steps(save, load, tmp_path):
         np.testing.assert_allclose(train(again, 3, seed=2), losses, rtol=1e-4)
 
 
+NEXT = {"*": 1, "reduce": "next"}
+
+
+@pytest.mark.parametrize("layout", [
+    dict(mesh={"dp": 2}), dict(mesh={"dp": 4}, plan="zero1", micro_batches=2),
+    dict(mesh={"pp": 2, "dp": 2}, schedule="1f1b", micro_batches=2)], ids=str)
+def test_reductions_of_the_next_step(layout, tmp_path):
+    """What trains is the same as with reductions of the own step, to rounding. A resumed run has
+    the same bits, and one with another number of workers the same sum."""
+    one, other = compiled(1), compiled(NEXT, **layout)
+    np.testing.assert_allclose(train(other, 4), train(one, 4), rtol=1e-4)
+    other.save(tmp_path / "state")
+    again = compiled(NEXT, **layout)
+    again.load(tmp_path / "state")
+    half = compiled(NEXT, mesh={"dp": 8 // layout["mesh"]["dp"]})
+    half.load(tmp_path / "state")
+    losses = train(other, 3, seed=2)
+    assert train(again, 3, seed=2) == losses
+    assert same_bits(snapshot(again), snapshot(other))
+    np.testing.assert_allclose(train(half, 3, seed=2), losses, rtol=1e-4)
+
+
+def test_state_that_waits_in_another_form_is_refused(tmp_path):
+    first = compiled(1, mesh={"dp": 2})
+    train(first, 1)
+    first.save(tmp_path / "state")
+    with pytest.raises(ValueError, match=r"pending_1' is F32 .* in the file"):
+        compiled(NEXT, mesh={"dp": 2}).load(tmp_path / "state")
+
+
 def test_a_checkpoint_of_another_delay_is_refused(tmp_path):
     step = compiled(1)
     step.save(tmp_path / "state")

@@ -8,6 +8,7 @@
 #include "cleave/Target/Program/DelayWaits.h"
 #include "cleave/Runtime/Core/Rows.h"
 #include "gtest/gtest.h"
+#include <functional>
 
 using namespace cleave;
 using namespace cleave::runtime;
@@ -166,6 +167,129 @@ TEST(DelayWaits, RangesReachFromTheFirstElementToTheLast) {
   rows.collective.srcStrides = {2, 1};
   EXPECT_EQ(labels({rows, waitFor(0), at(16), fill(5)}, {kApart}),
             (Labels{"exchange0", "product0", "fill5", "wait0"}));
+}
+
+//===----------------------------------------------------------------------===//
+// Over parts
+//===----------------------------------------------------------------------===//
+
+/// A part and the rows of its runs.
+struct TestPart {
+  std::vector<Command> commands;
+  std::vector<std::vector<int64_t>> runs = {kApart};
+};
+
+/// The labels of the commands of each part, run in the order of `actions`, after
+/// waits were delayed over parts.
+std::vector<std::vector<std::string>>
+labelsOver(const std::vector<TestPart> &parts,
+           const std::vector<int32_t> &actions,
+           const std::function<void(Program &)> &change = {}) {
+  Program program;
+  program.microBatches = 4;
+  std::vector<size_t> done(parts.size(), 0);
+  for (const TestPart &own : parts) {
+    Part &part = program.parts.emplace_back();
+    part.buffers.resize(6);
+    for (Buffer &buffer : part.buffers)
+      buffer.bytes = 64;
+    part.commands = own.commands;
+  }
+  std::vector<PlacedAction> placed;
+  for (int32_t part : actions) {
+    size_t run = done[static_cast<size_t>(part)]++;
+    placed.push_back({{part, static_cast<int32_t>(run)},
+                      parts[static_cast<size_t>(part)].runs[run]});
+  }
+  setActions(program.entries["train"], placed);
+  if (change)
+    change(program);
+  delayWaits(program);
+  delayWaitsOverParts(program);
+  std::vector<std::vector<std::string>> result;
+  for (const Part &part : program.parts)
+    for (result.emplace_back(); const Command &command : part.commands) {
+      result.back().push_back(command.label);
+      // Both ends say so where the wait is in another part.
+      if (command.kind == CommandKind::Wait && command.wait.transfer)
+        result.back().back() += " of " + std::to_string(command.wait.token);
+      if (command.kind == CommandKind::Collective && command.collective.spans)
+        result.back().back() +=
+            " as " + std::to_string(command.collective.token);
+    }
+  return result;
+}
+
+using PartLabels = std::vector<Labels>;
+
+TEST(DelayWaitsOverParts, WaitsBeforeTheFirstUse) {
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
+                        {{fill(2), fill(3)}},
+                        {{fill(4), fill(1), fill(5)}}},
+                       {0, 1, 2}),
+            (PartLabels{{"exchange0 as 1"},
+                        {"fill2", "fill3"},
+                        {"fill4", "wait0 of 1", "fill1", "fill5"}}));
+}
+
+TEST(DelayWaitsOverParts, WaitsBehindTheLastPartIfNothingUsesIt) {
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, {{fill(2)}}},
+                       {0, 1}),
+            (PartLabels{{"exchange0 as 1"}, {"fill2", "wait0 of 1"}}));
+}
+
+TEST(DelayWaitsOverParts, SeveralKeepTheirOrder) {
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0), exchange(1, 2, 3),
+                          waitFor(1)}},
+                        {{fill(4), fill(5)}}},
+                       {0, 1}),
+            (PartLabels{{"exchange0 as 2", "exchange1 as 3"},
+                        {"fill4", "fill5", "wait0 of 2", "wait1 of 3"}}));
+}
+
+/// Parts of micro-batches run meanwhile; one of them in the memory of the
+/// exchange, in its second run.
+TEST(DelayWaitsOverParts, PartsOfMicroBatchesArePassed) {
+  TestPart each{{fill(2)}, {kApart, kApart}};
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, each, {{fill(1)}}},
+                       {0, 1, 1, 2}),
+            (PartLabels{{"exchange0 as 1"}, {"fill2"}, {"wait0 of 1", "fill1"}}));
+  each.runs[1] = {0, 64, 100, 192, 256, 320};
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, each, {{fill(1)}}},
+                       {0, 1, 1, 2}),
+            (PartLabels{{"exchange0", "wait0"}, {"fill2"}, {"fill1"}}));
+}
+
+/// What is left under way by a part of a micro-batch ends in it.
+TEST(DelayWaitsOverParts, PartsOfMicroBatchesKeepTheirWaits) {
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}, {kApart, kApart}},
+                        {{fill(2)}}},
+                       {0, 0, 1}),
+            (PartLabels{{"exchange0", "wait0"}, {"fill2"}}));
+}
+
+/// No rank waits in a part that may be skipped, nor behind its flag.
+TEST(DelayWaitsOverParts, PartsThatMayBeSkippedHaveNoWait) {
+  auto flagIn = [](int32_t buffer) {
+    return [buffer](Program &program) {
+      program.parts[1].unless = {buffer, 0};
+    };
+  };
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
+                        {{fill(2)}},
+                        {{fill(3)}}},
+                       {0, 1, 2}, flagIn(2)),
+            (PartLabels{{"exchange0 as 1"}, {"fill2"}, {"fill3", "wait0 of 1"}}));
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
+                        {{fill(1)}},
+                        {{fill(3)}}},
+                       {0, 1, 2}, flagIn(2)),
+            (PartLabels{{"exchange0", "wait0"}, {"fill1"}, {"fill3"}}));
+  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
+                        {{fill(2)}},
+                        {{fill(3)}}},
+                       {0, 1, 2}, flagIn(1)),
+            (PartLabels{{"exchange0", "wait0"}, {"fill2"}, {"fill3"}}));
 }
 
 } // namespace

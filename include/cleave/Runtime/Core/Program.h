@@ -480,14 +480,17 @@ struct CollectiveCommand : ExchangeBlock {
   /// Broadcast: the member that sends; reduce: the member whose `dst` becomes
   /// the sum; `dst` of the others does not. Send, receive: the other end.
   int32_t root = 0;
-  /// Identifies the wait that ends it, later in the same part; for a send or a
-  /// receive, in another action of the same micro-batch.
+  /// Identifies the wait that ends it, later in the same part; if it ends
+  /// later, in another action of the same micro-batch.
   int32_t token = 0;
+  /// Whether its wait is in a later part, as that of a send or a receive is.
+  bool spans = false;
 
   bool isTransfer() const {
     return collective == CollectiveKind::Send ||
            collective == CollectiveKind::Receive;
   }
+  bool endsLater() const { return spans || isTransfer(); }
 
   /// Of all blocks.
   int64_t elements() const {
@@ -522,7 +525,7 @@ struct MoveCommand {
 /// used.
 struct WaitCommand {
   int32_t token = 0;
-  /// Whether it ends a send or a receive.
+  /// Whether it ends a send, a receive, or another exchange of an earlier part.
   bool transfer = false;
 
   bool operator==(const WaitCommand &) const = default;
@@ -691,7 +694,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 14;
+  static constexpr int kVersion = 15;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

@@ -256,6 +256,7 @@ template <typename F> void fields(F &f, const CollectiveCommand *) {
   f("sources", &C::sources);
   f("root", &C::root);
   f("token", &C::token);
+  f("spans", &C::spans);
 }
 
 template <typename F> void fields(F &f, const WaitCommand *) {

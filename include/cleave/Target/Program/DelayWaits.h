@@ -17,6 +17,12 @@ namespace cleave {
 /// program alone: it is the same on every rank.
 void delayWaits(runtime::Program &program);
 
+/// Moves the waits at the end of a part that runs once in a step into later
+/// parts: before the first command that uses the memory of their exchange, or
+/// behind the last part that runs once before a part which uses it and runs for
+/// each micro-batch. Runs after `delayWaits`.
+void delayWaitsOverParts(runtime::Program &program);
+
 } // namespace cleave
 
 #endif // CLEAVE_TARGET_PROGRAM_DELAYWAITS_H

@@ -32,6 +32,10 @@ llvm::Expected<UpdateDelay> UpdateDelay::parse(StringRef text) {
       number = pattern;
       pattern = "*";
     }
+    if (pattern == "reduce" && (number == "next" || number == "own")) {
+      delay.next = number == "next";
+      continue;
+    }
     int64_t steps = 0;
     if (pattern.empty() || number.getAsInteger(10, steps))
       return makeError("'{0}' is not a number of steps, nor pattern=number",

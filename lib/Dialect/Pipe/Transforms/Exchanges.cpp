@@ -246,6 +246,23 @@ Exchanges::Exchanges(func::FuncOp entry, const Flow &flow,
           return needs(flow, use) && wanted.contains(use.getOwner());
         }))
       wanted.insert(&op);
+  // Collectives of state alone.
+  llvm::DenseSet<Value> kept;
+  for (BlockArgument argument : body.getArguments())
+    if (graph::hasRole(entry, argument.getArgNumber(), "state"))
+      kept.insert(argument);
+  for (Operation &op : body.without_terminator()) {
+    if (!wanted.contains(&op) || isa<graph::GradientOp>(op) || !isPure(&op) ||
+        op.getNumOperands() == 0 || flow.isEarlyUpdate(&op) ||
+        flow.isAccumulation(&op) || flow.isOfMicroBatch(&op) ||
+        !llvm::all_of(op.getOpOperands(), [&](OpOperand &operand) {
+          return !needs(flow, operand) || kept.contains(operand.get());
+        }))
+      continue;
+    kept.insert(op.result_begin(), op.result_end());
+    if (isExchange(&op, mesh))
+      gathered.insert(&op);
+  }
   // The values that depend on complete sums.
   llvm::DenseSet<Operation *> sums;
   for (Operation &op : body.without_terminator()) {

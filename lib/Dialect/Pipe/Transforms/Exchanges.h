@@ -14,7 +14,9 @@
 /// - casts of such values to fewer bits: part G makes the 16-bit copies of
 ///   parameters, whether or not it gathers them;
 /// - reductions of accumulated gradients: part R runs them after the last
-///   backward.
+///   backward;
+/// - reductions of gradients that an earlier step has left as state: part G
+///   begins them, and they go on while the micro-batches run.
 ///
 /// Collectives are recognized by their interface, and classified by dataflow.
 ///

@@ -27,7 +27,8 @@ inline constexpr int64_t kMaxUpdateDelay = 16;
 class UpdateDelay {
 public:
   /// Reads a list such as "1,embed*=0,*.bias=2": a number for all parameters,
-  /// and numbers for those whose name a pattern matches.
+  /// and numbers for those whose name a pattern matches. "reduce=next" is for
+  /// all: ranks sum a gradient in the step behind its own ("reduce=own").
   static llvm::Expected<UpdateDelay> parse(llvm::StringRef text);
 
   /// The delay in steps of the parameter `name`, which has other names too if
@@ -37,6 +38,8 @@ public:
   std::string unusedPattern() const;
   /// Whether some delay is above 0.
   bool any() const;
+  /// Whether ranks sum a delayed gradient in the next step.
+  bool reducesNext() const { return next; }
 
 private:
   struct Entry {
@@ -46,6 +49,7 @@ private:
     bool used = false;
   };
   std::vector<Entry> entries;
+  bool next = false;
 };
 
 /// Why `text` describes no delay; empty if it does.

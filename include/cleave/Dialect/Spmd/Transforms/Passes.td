@@ -251,6 +251,32 @@ def CompressGradients : Pass<"spmd-compress-gradients", "::mlir::ModuleOp"> {
                            "::cleave::spmd::SpmdDialect"];
 }
 
+def DelayReductions : Pass<"spmd-delay-reductions", "::mlir::ModuleOp"> {
+  let summary = "Sums delayed gradients over workers in the next step";
+  let description = [{
+    The positions of the axes that shard samples are workers. A gradient that
+    waits for a later step (`--graph-delay-updates`), and is a sum over samples,
+    waits as the terms of each worker: its state has a dimension more, the first,
+    which is sharded over the workers. What reads the state reads its sum, which
+    depends on nothing that the step computes. Checks of the gradient read the
+    terms. Runs after `--spmd-place`, which orders samples, and before
+    `--spmd-propagate`.
+    ```mlir
+    %old = graph.gradient %pending of "w.pending_1" : (tensor<4xf32>) -> tensor<4xf32>
+    %g = graph.gradient %dw of "w" : (tensor<4xf32>) -> tensor<4xf32>
+    %kept = graph.written %g of "w.pending_1" : (tensor<4xf32>) -> tensor<4xf32>
+    // becomes, with 2 workers
+    %sum = graph.reduce sum %pending {dims = array<i64: 0>} : (tensor<2x4xf32>) -> tensor<4xf32>
+    %old = graph.gradient %sum of "w.pending_1" : (tensor<4xf32>) -> tensor<4xf32>
+    %parts = graph.per_worker ... -> tensor<2x4xf32>
+    %g = graph.gradient %parts of "w" : (tensor<2x4xf32>) -> tensor<2x4xf32>
+    %kept = graph.written %g of "w.pending_1" : (tensor<2x4xf32>) -> tensor<2x4xf32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
+}
+
 def Pad : Pass<"spmd-pad", "::mlir::ModuleOp"> {
   let summary = "Pads dimensions that annotations shard unevenly";
   let description = [{
