@@ -179,7 +179,9 @@ bool SocketTransfer::start() {
   char *out = outgoing.data(), *in = incoming.data();
   ++key.round;
   if (shared) {
-    // Before the messages that they follow.
+    // The second exchange follows when all messages of the first one are posted
+    // and have come and gone.
+    SocketMesh::hold(batch);
     SocketMesh::hold(second);
     batch.state = MessageBatch::Waits;
     batch.next = [this] { exchangeShares(/*alone=*/true); };
@@ -201,6 +203,8 @@ bool SocketTransfer::start() {
     });
     if (own > 0)
       std::memcpy(in + member * own, out + from, static_cast<size_t>(own));
+    if (shared)
+      mesh.release(batch);
     break;
   }
   case CLEAVE_ALL_GATHER:
