@@ -62,6 +62,7 @@ inline void bindProcesses(nb::module_ &m) {
       .def_prop_ro("size", &PyProcesses::size)
       .def("error", &PyProcesses::error)
       .def("fail", &PyProcesses::fail, nb::arg("message"))
+      .def("meet", &PyProcesses::meet, nb::arg("what"))
       .def("smallest", &PyProcesses::smallest, nb::arg("value"))
       .def("agree", &PyProcesses::agree, nb::arg("facts"));
   m.def("connect_processes", &PyProcesses::connect, nb::rv_policy::reference);

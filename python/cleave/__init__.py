@@ -11,7 +11,6 @@ first use, so that `import cleave` is quick. The files:
                                   the tensors that it takes
     buckets, background           programs for a few lengths, compiled in another thread
     state, checkpoint             tensors and states that are loaded; folders that are saved
-    export                        weights in 8 bits, sparse, or in 16 bits, for PyTorch
     optim, schedules, loss_scale  optimizers, learning rates, the scale of the loss in fp16
     plan, pipeline_options        shardings that a person asks for; options of a pipeline
     processes, forks              ranks that are processes; threads, locks and forked processes
@@ -19,6 +18,7 @@ first use, so that `import cleave` is quick. The files:
                                   reports as text and as pictures
     messages, version             wording of messages; the version
     moe, philox                   experts in plain PyTorch; random numbers of the compiler
+    export/                       weights in 8 bits, sparse, or in 16 bits, for PyTorch
     trace/, models/, testing/     from PyTorch to the graph dialect; models; helpers of tests
     feed/                         data from a database, and models into one
     Extension, RuntimeExtension, Bindings, PySession, PyProcesses

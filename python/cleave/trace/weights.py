@@ -73,9 +73,6 @@ def save_weights(traced: TracedModel, path: str,
     written one, "stacks" the name of each stacked tensor to the names of its parts, in order.
     `values` replaces tensors of the trace. Raises ValueError for a tensor on the meta device,
     and OSError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save, save_file
-
     tensors, aliases, stacks = {}, {}, {}
     for entry in traced.tensors:
         tensor = (values or {}).get(entry.name, entry.tensor).detach()
@@ -90,14 +87,23 @@ def save_weights(traced: TracedModel, path: str,
     if stacks:
         metadata["stacks"] = json.dumps(stacks)
 
+    write_tensors(path, tensors, metadata)
+
+
+def write_tensors(path: str, tensors: Mapping[str, torch.Tensor],
+                  metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file, whole or not at all. Raises OSError, whose text names `path`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save, save_file
+
     def write(scratch: str) -> None:
         try:
             if _is_special(scratch):
                 # `save_file` would replace the device or pipe by a file.
                 with open(scratch, "wb") as file:
-                    file.write(save(tensors, metadata))
+                    file.write(save(dict(tensors), dict(metadata)))
             else:
-                save_file(tensors, scratch, metadata)
+                save_file(dict(tensors), scratch, dict(metadata))
         except SafetensorError as error:
             raise OSError(str(error)) from error
     write_atomically(path, write)

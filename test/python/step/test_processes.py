@@ -82,7 +82,7 @@ def test_as_threads(tmp_path, form, processes):
                   for name in ("threads", "processes"))
     assert one["losses"] == other["losses"]
     # From the checkpoint on, each way.
-    assert len(set(one["losses"][-3:])) == 1
+    assert len(set(one["losses"][-6:-3])) == 1
     assert equal(one["state"], other["state"])
     assert one["logits"].equal(other["logits"])
     for name, own in one["training"]["optimizer"].items():
@@ -95,6 +95,9 @@ def test_as_threads(tmp_path, form, processes):
         files = [(tmp_path / folder / "checkpoint" / name).read_bytes()
                  for folder in ("threads", "processes")]
         assert files[0] == files[1]
+    exports = [cleave.read_export(tmp_path / folder / "export.safetensors")
+               for folder in ("threads", "processes")]
+    assert equal(*exports)
     # Remarks are those of one process: the further shape.
     assert text.count("remark: compiled for inputs of shape") <= 1
 
@@ -105,6 +108,7 @@ def test_as_threads(tmp_path, form, processes):
     ("arguments", "the ranks differ in bucket_bytes: 1000 (rank 0), 1001 (rank 1)"),
     ("batches", "the ranks make different calls: 'train' after step 0 of 'ids' (hash "),
     ("calls", "the ranks make different calls: 'evaluate' after step 0 of "),
+    ("kinds", "the ranks make different calls: 'export as bf16'"),
     ("one", "rank 1: has ended while others wait for it"),
     ("early", "ValueError: no data here"),
     ("exception", "rank 1: ValueError: a bad sample"),
@@ -124,6 +128,14 @@ def test_refused_alike(tmp_path):
     errors = [json.loads(line)["error"] for line in printed.splitlines() if '"error"' in line]
     assert len(errors) == 2 and errors[0] == errors[1] and "1000" in errors[0]
     assert len({json.dumps(entry) for entry in lines(printed).values()}) == 1
+
+
+@needs_mpi
+def test_an_export_that_cannot_be_written_is_refused_by_all(tmp_path):
+    text = run("dp", tmp_path, "unwritable-export", processes=2)
+    errors = {rank: entry["error"] for rank, entry in lines(text).items()}
+    assert "there is no folder '/proc/nothing'" in errors[0]
+    assert errors[1] == "cannot write '/proc/nothing/here': the first rank could not"
 
 
 @needs_mpi

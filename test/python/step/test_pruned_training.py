@@ -3,6 +3,9 @@
 """Pruned and quantized weights in training, and their exports, which PyTorch judges."""
 
 import json
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +17,10 @@ from torch.ao.pruning import WeightNormSparsifier
 
 import cleave
 from cleave.export import quantize
+from cleave.export.__main__ import main as export_main
 from cleave.models import gpt
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import run_tool, tool
 from proofs import ALL
 from training_support import same_bits, snapshot
 
@@ -250,3 +256,97 @@ def test_16_bit_exports_are_rounded_to_nearest(tmp_path):
     dense = cleave.read_export(tmp_path / "bf16.safetensors")
     for name, value in step.state_dict().items():
         assert torch.equal(dense[name], value.bfloat16()), name
+
+
+# The command ------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a module, its weights, tokens, and the program of rounded weights."""
+    folder = tmp_path_factory.mktemp("export")
+    assert write_model(["gpt", *"--hidden 32 --heads 4 --layers 1 --seq 16 --vocab 64 --batch 4".split(),
+                        "--weights", str(folder / "gpt.safetensors"),
+                        "-o", str(folder / "gpt.mlir")]) == 0
+    # 10 sequences, of which the last 2 do not fill a batch, and 5 tokens more.
+    np.random.default_rng(1).integers(0, 64, 165).astype(np.uint16).tofile(folder / "valid.bin")
+    run_tool([tool("cleave-compile"), str(folder / "gpt.mlir"), "--quantize=int8", "--mesh=dp=2",
+              "--recipe=zero1", "-o", str(folder / "gpt.so")])
+    return folder
+
+
+def command(folder, *flags):
+    result = subprocess.run(
+        [sys.executable, "-m", "cleave.export", "gpt.mlir", "-o", "out.safetensors", *flags],
+        cwd=folder, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0 and not result.stderr, result.stdout + result.stderr
+    return result.stdout
+
+
+def number(text, words):
+    return float(re.search(words + r":? (\S+?)[ ,]", text).group(1))
+
+
+def test_the_command_says_what_an_export_costs(trained):
+    """Beside PyTorch, which evaluates the file, and `cleave-run`, which evaluates the artifact."""
+    text = command(trained, "--weights", "gpt.safetensors", "--kind", "int8",
+                   "--eval-data", "valid.bin")
+    data = np.fromfile(trained / "valid.bin", np.uint16)[:160].astype(np.int64)
+    ids = torch.from_numpy(data).reshape(10, 16)
+    losses, logits = [], []
+    for state in (load_file(trained / "gpt.safetensors"),
+                  cleave.read_export(trained / "out.safetensors")):
+        model = network().eval()
+        model.load_state_dict({**model.state_dict(), **state})
+        with torch.no_grad():
+            losses.append(model(ids, ids)[0].item())
+            logits.append(model(ids, ids)[1])
+    assert number(text, "\nloss") == pytest.approx(losses[1], rel=2e-5)
+    assert float(re.search(r"(\S+) before \(\S+%\)", text).group(1)) == pytest.approx(
+        losses[0], rel=2e-5)
+    error = (logits[1] - logits[0]).abs()
+    assert number(text, "error of logits") == pytest.approx(error.max().item(), rel=2e-2)
+    assert float(re.search(r"(\S+) in the mean", text).group(1)) == pytest.approx(
+        error.mean().item(), rel=2e-2)
+
+
+def test_the_command_evaluates_with_the_artifact(trained):
+    """One of rounded weights, on two ranks: its export has the same loss."""
+    subprocess.run([tool("cleave-run"), "gpt.so", "--weights", "gpt.safetensors", "--data", "valid.bin",
+                    "--eval-data", "valid.bin", "--steps=1", "--lr=0", "--log=log.jsonl",
+                    "--save-every=1"], cwd=trained, check=True, capture_output=True)
+    expected = json.loads((trained / "log.jsonl").read_text().splitlines()[-1])["eval_loss"]
+    text = command(trained, "--weights", "checkpoints/step-1", "--kind", "int8", "--artifact", "gpt.so",
+                   "--eval-data", "valid.bin")
+    assert "(+0.000%)" in text or "(-0.000%)" in text
+    assert number(text, "\nloss") == pytest.approx(expected, rel=1e-5)
+
+
+def test_mistakes_of_the_command(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    weights = ("--weights", "gpt.safetensors", "--kind", "int8")
+    np.zeros(10, np.uint16).tofile(trained / "short.bin")
+    run_tool([tool("cleave-compile"), str(write_other(trained)), "-o", str(trained / "other.so")])
+    for flags, code, message in [
+            ((*weights, "--eval-data", "valid.txt"), 1, "valid.txt: cannot read: No such file"),
+            ((*weights, "--eval-data", "short.bin"), 1,
+             "short.bin: 10 tokens do not fill one sequence of 16"),
+            ((*weights, "--artifact", "none.so"), 1, "none.so: no such file"),
+            ((*weights, "--artifact", "gpt.mlir"), 1, "gpt.mlir: not an artifact"),
+            ((*weights, "--artifact", "other.so"), 1, "other.so: is not compiled from gpt.mlir"),
+            (("--weights", "valid.bin", "--kind", "int8"), 1, "valid.bin: not a safetensors file"),
+            ((*weights, "-o", "no/file"), 1, "cannot write 'no/file': there is no folder"),
+            ((*weights, "-o", "gpt.mlir"), 1, "'gpt.mlir' cannot be both read and written"),
+            ((*weights, "--label-shift", "1"), 2, "--label-shift needs --eval-data"),
+            (("--weights", "gpt.safetensors", "--kind", "int4"), 2, "invalid choice: 'int4'")]:
+        try:
+            assert export_main(["gpt.mlir", "-o", "out.safetensors", *flags]) == code
+        except SystemExit as ended:
+            assert ended.code == code
+        assert message in capsys.readouterr().err
+
+
+def write_other(folder):
+    path = folder / "other.mlir"
+    assert write_model(["t5", *"--hidden 32 --heads 4 --layers 1 --seq 16 --vocab 64".split(),
+                        "-o", str(path)]) == 0
+    return path

@@ -105,6 +105,11 @@ def train(form, folder, step):
     step.load_training_state(training)
     results.append(float(step(*tokens(seed=5))))
     step.save_artifact(os.path.join(folder, "step.so"))
+    path = os.path.join(folder, "export.safetensors")
+    report = cleave.export(step, "int8", path, [tokens(seed=6)])
+    # Also a rank that did not write finds the file.
+    assert cleave.read_export(path).keys() == state.keys()
+    results += [report.loss, report.exported_loss, report.logits_max_error]
     say({"rank": step.rank, "losses": results})
     if step.rank == 0:
         torch.save({"losses": results, "logits": logits, "state": step.state_dict(),
@@ -176,6 +181,13 @@ def main(form, folder, what="train"):
         say({"rank": rank, "losses": [float(step(*tokens()))]})
     elif what == "unwritable":
         step.save("/proc/nothing/here")
+    elif what == "unwritable-export":
+        try:
+            cleave.export(step, "int8", "/proc/nothing/here")
+        except OSError as error:
+            say({"rank": rank, "error": str(error)})
+    elif what == "kinds":
+        cleave.export(step, "int8" if rank else "bf16", os.path.join(folder, "file"))
     elif what in ("signal", "signal-between"):
         interrupted(step, what == "signal")
 

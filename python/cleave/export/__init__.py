@@ -3,7 +3,7 @@
 """Weights in a smaller form, in files of safetensors that PyTorch reads.
 
 `docs/Pruning.md` has the format: what each weight is stored as is said in the metadata, and
-`read_export` decodes it with PyTorch alone.
+`read_export` decodes it with PyTorch alone. `python -m cleave.export` is the command.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Protocol, Sequence
 
 import torch
 
-from .state import path_of
+from ..state import path_of
 
 KINDS = ("int8", "sparse", "bf16")
 #: The entries of the metadata: how tensors are stored, and names of one tensor.
@@ -66,9 +66,9 @@ class ExportReport:
 
 def export(step, kind: str, path: str | os.PathLike,
            data: Iterable[Sequence[torch.Tensor]] | None = None) -> ExportReport:
-    """Writes the parameters and buffers of a compiled step as a file of safetensors.
-
-    Where ranks are processes, each of them writes: give each a path of its own.
+    """Writes the parameters and buffers of a compiled step as a file of safetensors, which is
+    there in whole or not at all. If ranks are processes, all of them call it, and the first
+    one writes; when it returns, the file is there.
 
     Args:
         step: what `cleave.compile` returned; its state is not changed.
@@ -83,13 +83,45 @@ def export(step, kind: str, path: str | os.PathLike,
         ValueError: there is no such kind, or no batch in `data`.
         OSError: the file cannot be written.
     """
-    from safetensors.torch import save_file
+    return export_model(_OfStep(step), kind, path, data)
+
+
+class Model(Protocol):
+    """What is exported. Ranks that are processes make the same calls."""
+
+    #: The processes that are its ranks; None for threads of this one.
+    processes: Any
+
+    def leads(self) -> bool:
+        """Whether this process writes."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers; names of one tensor share it."""
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replaces them."""
+
+    def weights(self) -> dict[str, list[int]]:
+        """Weights of contractions, each with the dimensions that are summed over."""
+
+    def evaluate(self, batch) -> tuple[float, float]:
+        """The loss of a batch, and its weight in the mean."""
+
+    def logits(self, batch) -> torch.Tensor | None:
+        """Those of a batch, if it has any."""
+
+
+def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) -> ExportReport:
+    """`export`, of what holds parameters in another way than a `Step`."""
+    from ..trace.weights import check_writable, write_tensors
 
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; there are {', '.join(KINDS)}")
     path = path_of("path", path)
-    weights = _weights(step)
-    state = step.state_dict(masters=True)
+    # Before the evaluation, which may take long.
+    _lead(model, f"export as {kind}", check_writable, path)
+    weights = model.weights()
+    state = model.state()
     tensors, forms, aliases, kept = {}, {}, {}, {}
     for name, value in state.items():
         if (first := kept.setdefault(value.data_ptr(), name)) != name and value.numel():
@@ -100,7 +132,6 @@ def export(step, kind: str, path: str | os.PathLike,
         if form:
             forms[name] = form
     metadata = {"format": "pt", _FORMS: json.dumps(forms), _ALIASES: json.dumps(aliases)}
-    save_file(tensors, path, metadata)
     exported = _decode(tensors, forms, aliases)
     own = [name for name in state if name not in aliases]
     report = ExportReport(
@@ -111,8 +142,54 @@ def export(step, kind: str, path: str | os.PathLike,
         {name: (exported[name].double() - state[name].double()).abs().max().item()
          for name in own if state[name].is_floating_point() and state[name].numel()})
     if data is not None:
-        _compare(step, state, exported, [tuple(batch) for batch in data], report)
+        _compare(model, state, exported, data, report)
+    _lead(model, "write the export", write_tensors, path, tensors, metadata)
     return report
+
+
+def _lead(model: Model, what: str, write, path: str, *args) -> None:
+    """Calls `write(path, *args)` on the first rank; where that raises OSError, all do. The
+    ranks compare `what` before."""
+    if model.processes is not None:
+        model.processes.meet(what)
+    error = None
+    if model.leads():
+        try:
+            write(path, *args)
+        except OSError as raised:
+            error = raised
+    if model.processes is not None and model.processes.smallest(error is None) == 0:
+        error = error or OSError(f"cannot write '{path}': the first rank could not")
+    if error is not None:
+        raise error
+
+
+class _OfStep:
+    """A compiled step."""
+
+    def __init__(self, step):
+        self.step, self.processes = step, step._processes
+
+    def leads(self):
+        return self.step._live.session.leads()
+
+    def state(self):
+        return self.step.state_dict(masters=True)
+
+    def load(self, state):
+        self.step.load_state_dict(state)
+
+    def weights(self):
+        return _weights(self.step)
+
+    def evaluate(self, batch):
+        loss = self.step.evaluate(*batch)
+        return float(loss), 1.0 if loss.weight is None else loss.weight
+
+    def logits(self, batch):
+        if "logits" not in self.step._live.session.entries():
+            return None
+        return self.step.logits(*batch)
 
 
 def read_export(path: str | os.PathLike) -> dict[str, torch.Tensor]:
@@ -131,7 +208,7 @@ def read_export(path: str | os.PathLike) -> dict[str, torch.Tensor]:
 def _weights(step) -> dict[str, list[int]]:
     """Weights of contractions, by names of the `state_dict`, each with the dimensions that
     are summed over."""
-    from . import _cleave
+    from .. import _cleave
 
     traced = step._live.traced
     known = _cleave.contraction_weights(traced.named_mlir)
@@ -236,27 +313,37 @@ def _decode(tensors: Mapping[str, torch.Tensor], forms, aliases) -> dict[str, to
     return dense | {name: dense[first] for name, first in aliases.items()}
 
 
-def _compare(step, state, exported, batches, report: ExportReport) -> None:
-    """Evaluates the step with its own weights and with those that are exported."""
+def _compare(model: Model, state, exported, batches, report: ExportReport) -> None:
+    """Evaluates the model with its own weights and with those that are exported."""
+    batches = list(batches)
     if not batches:
         raise ValueError("data has no batch")
 
     def evaluate():
-        losses = [step.evaluate(*batch) for batch in batches]
-        sizes = [1.0 if loss.weight is None else loss.weight for loss in losses]
-        logits = ([step.logits(*batch).float() for batch in batches]
-                  if "logits" in step._live.session.entries() else None)
-        return sum(map(lambda a, b: float(a) * b, losses, sizes)) / sum(sizes), logits
+        results = [model.evaluate(batch) for batch in batches]
+        total = sum(weight for _, weight in results)
+        # The mean over no elements is undefined.
+        loss = sum(loss * weight for loss, weight in results if weight)
+        return loss / total if total else math.nan
 
-    report.loss, before = evaluate()
+    def use(values):
+        model.load({name: values[name].to(value.dtype) for name, value in state.items()})
+
+    report.loss = evaluate()
+    largest, total, count = 0.0, 0.0, 0
     try:
-        step.load_state_dict({name: exported[name].to(value.dtype)
-                              for name, value in state.items()})
-        report.exported_loss, after = evaluate()
+        use(exported)
+        report.exported_loss = evaluate()
+        # Logits of one batch at a time: those of all may not fit memory.
+        for batch in batches:
+            if (after := model.logits(batch)) is None:
+                break
+            use(state)
+            error = (after.double() - model.logits(batch).double()).abs()
+            use(exported)
+            largest = max(largest, error.max().item())
+            total, count = total + error.sum().item(), count + error.numel()
     finally:
-        step.load_state_dict(state)
-    if before is not None:
-        errors = [(a - b).abs() for a, b in zip(after, before)]
-        report.logits_max_error = max(error.max().item() for error in errors)
-        report.logits_mean_error = (sum(error.sum().item() for error in errors)
-                                    / sum(error.numel() for error in errors))
+        use(state)
+    if count:
+        report.logits_max_error, report.logits_mean_error = largest, total / count
