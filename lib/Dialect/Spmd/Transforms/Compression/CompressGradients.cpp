@@ -22,6 +22,7 @@
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include <map>
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_COMPRESSGRADIENTS
@@ -62,6 +63,8 @@ private:
   FailureOr<SampleOrder> findOrder();
   FailureOr<std::optional<CompressedGradient>> choose(graph::GradientOp op,
                                                       WorkerGradients &workers);
+  void leave(graph::GradientOp op, const Twine &why);
+  void reportLeft(size_t compressed);
   LogicalResult compress(CompressedGradient chosen, WorkerGradients &workers);
   std::optional<AxisRef> axisWithin();
   Value cutIntoPieces(Formula &f, Value parts, const AxisRef &inner,
@@ -89,6 +92,15 @@ private:
   PackedExchanges exchanges;
   /// Over which samples are sharded, major to minor.
   AxisList sampleAxes;
+  /// Parameters whose gradients are not compressed, and the bytes of these.
+  struct Left {
+    SmallVector<StringRef> names;
+    int64_t bytes = 0;
+  };
+  /// By the reason.
+  std::map<std::string, Left> left;
+  /// Of all gradients.
+  int64_t allBytes = 0;
   /// The number of the update, and the scale of losses where they are scaled.
   Value number, lossScale;
 };
@@ -163,6 +175,46 @@ static SmallVector<int64_t> shardOf(const Mesh &mesh, const Sharding &sharding,
   return shard;
 }
 
+static int64_t bytesOf(graph::GradientOp op) {
+  RankedTensorType type = tensorTypeOf(op.getOutput());
+  return type.getNumElements() * type.getElementTypeBitWidth() / 8;
+}
+
+/// Notes that a gradient is summed as it is, or not at all.
+void GradientCompression::leave(graph::GradientOp op, const Twine &why) {
+  Left &group = left[why.str()];
+  group.names.push_back(op.getParameter());
+  group.bytes += bytesOf(op);
+}
+
+/// One remark of all gradients that are left as they are, of which there may be
+/// hundreds.
+void GradientCompression::reportLeft(size_t compressed) {
+  size_t count = 0;
+  int64_t bytes = 0;
+  for (const auto &[why, group] : left) {
+    count += group.names.size();
+    bytes += group.bytes;
+  }
+  if (count == 0)
+    return;
+  InFlightDiagnostic remark = step.emitRemark("compression '")
+                              << text << "': " << count << " of "
+                              << count + compressed
+                              << " gradients are not compressed, " << bytes
+                              << " of " << allBytes << " bytes";
+  constexpr size_t kNames = 3;
+  for (const auto &[why, group] : left) {
+    remark << "; " << group.names.size() << " (" << group.bytes
+           << " bytes): " << why << ": ";
+    llvm::interleaveComma(
+        ArrayRef(group.names).take_front(kNames), remark,
+        [&](StringRef name) { remark << '"' << name << '"'; });
+    if (group.names.size() > kNames)
+      remark << " and " << group.names.size() - kNames << " more";
+  }
+}
+
 FailureOr<std::optional<CompressedGradient>>
 GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
   auto argument = llvm::find_if(step.getArguments(), [&](BlockArgument other) {
@@ -181,8 +233,11 @@ GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
     return emitError(argument->getLoc()) << "compression '" << text << "' of \""
                                          << op.getParameter() << "\": " << why;
   };
-  if (!compressor.compresses(chosen.shape))
+  allBytes += bytesOf(op);
+  if (!compressor.compresses(chosen.shape)) {
+    leave(op, "too small, or of too few dimensions");
     return std::optional<CompressedGradient>();
+  }
   if (auto placed = op.getInput().getDefiningOp<ConstrainOp>()) {
     // "zero1" reduces the gradient into the shards of the state, and may keep
     // the parameter in them: the gradient itself is whole on each rank.
@@ -206,8 +261,14 @@ GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
                     " elements is not divisible by its " +
                     Twine(mesh.size(axes)) + " shards");
   // What is sharded over the axis itself, as experts are, has no sum over it.
-  if (chosen.sharding.splits(mesh, {axis}) || !workers.isSum(op.getInput()))
+  if (chosen.sharding.splits(mesh, {axis})) {
+    leave(op, "sharded over \"" + axis + "\", not summed over it");
     return std::optional<CompressedGradient>();
+  }
+  if (!workers.isSum(op.getInput())) {
+    leave(op, "no sum over samples");
+    return std::optional<CompressedGradient>();
+  }
   chosen.shard = shardOf(mesh, chosen.sharding, stored, chosen.shape);
   if (std::string why = compressor.refusal(chosen.shape, chosen.shard);
       !why.empty())
@@ -433,6 +494,7 @@ LogicalResult GradientCompression::run() {
            << text << "' compresses no gradient of '@" << step.getSymName()
            << "': all of its parameters are too small, or have no sum over \""
            << axis << "\"";
+  reportLeft(chosen.size());
   if (std::string why = compressor.advice(order->workers); !why.empty())
     step.emitWarning("compression '") << text << "': " << why;
   for (CompressedGradient &one : chosen)
