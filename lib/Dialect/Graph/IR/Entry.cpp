@@ -69,6 +69,19 @@ FailureOr<func::FuncOp> cleave::graph::findEntry(ModuleOp module,
   return entry;
 }
 
+FailureOr<SmallVector<func::FuncOp>>
+cleave::graph::findBodies(ModuleOp module) {
+  SmallVector<func::FuncOp> found;
+  for (auto function : module.getOps<func::FuncOp>()) {
+    if (function.isExternal())
+      continue;
+    if (!function.getBody().hasOneBlock())
+      return function.emitOpError("must have one block");
+    found.push_back(function);
+  }
+  return found;
+}
+
 SmallVector<BlockArgument> cleave::graph::updatedArguments(func::FuncOp entry) {
   llvm::DenseMap<Attribute, BlockArgument> named;
   for (unsigned i = 0, e = entry.getNumArguments(); i < e; ++i)

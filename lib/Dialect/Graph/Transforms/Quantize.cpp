@@ -116,13 +116,10 @@ struct Quantize final : cleave::graph::impl::QuantizeBase<Quantize> {
           << step->getSymName() << "' has no weight of a contraction";
       return signalPassFailure();
     }
-    for (auto function : getOperation().getOps<func::FuncOp>()) {
-      if (function.isExternal())
-        continue;
-      if (!function.getBody().hasOneBlock()) {
-        function.emitOpError("must have one block");
-        return signalPassFailure();
-      }
+    FailureOr<SmallVector<func::FuncOp>> functions = findBodies(getOperation());
+    if (failed(functions))
+      return signalPassFailure();
+    for (func::FuncOp function : *functions) {
       llvm::DenseSet<Operation *> update;
       for (Operation &op : function.getBody().front())
         if (isa<GradientOp>(op) ||

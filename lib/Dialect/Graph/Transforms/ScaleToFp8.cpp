@@ -303,13 +303,10 @@ struct ScaleToFp8 final : cleave::graph::impl::ScaleToFp8Base<ScaleToFp8> {
     // The entry that trains decides what has a scale.
     std::vector<std::pair<func::FuncOp, LinearLayers>> entries;
     llvm::StringSet<> heads, known;
-    for (auto function : getOperation().getOps<func::FuncOp>()) {
-      if (function.isExternal())
-        continue;
-      if (!function.getBody().hasOneBlock()) {
-        function.emitOpError("must have one block");
-        return signalPassFailure();
-      }
+    FailureOr<SmallVector<func::FuncOp>> functions = findBodies(getOperation());
+    if (failed(functions))
+      return signalPassFailure();
+    for (func::FuncOp function : *functions) {
       entries.emplace_back(function, LinearLayers(function));
       entries.back().second.findHeads(heads);
     }

@@ -57,6 +57,11 @@ std::optional<int64_t> dimOfParameter(mlir::func::FuncOp entry,
 mlir::FailureOr<mlir::func::FuncOp> findEntry(mlir::ModuleOp module,
                                               llvm::StringRef name);
 
+/// The functions of `module` that have a body, in order, each of which must
+/// have one block; otherwise reports the first that has more.
+mlir::FailureOr<llvm::SmallVector<mlir::func::FuncOp>>
+findBodies(mlir::ModuleOp module);
+
 /// Copies `entry` to the function `name`, inserted after it, or reports that
 /// the name is taken.
 mlir::FailureOr<mlir::func::FuncOp> cloneEntry(mlir::func::FuncOp entry,
