@@ -16,6 +16,7 @@ import torch
 
 import cleave
 import harness
+import small_gpt
 from cleave.models import gpt
 from devices import log
 
@@ -26,17 +27,11 @@ RUNS = [(None, None, "bf16"), (None, None, "int8"), (None, "int8", "int8"), ("0.
         ("0.5,cubic,steps=500", "int8", "int8")]
 
 
-def text():
-    """The documentation and the sources of this project, as bytes below 128."""
-    files = [*sorted(harness.ROOT.glob("docs/*.md")), *sorted(harness.ROOT.glob("lib/**/*.cpp"))]
-    return bytes(byte for file in files for byte in file.read_bytes() if byte < 128)
-
-
 class Batches:
     """Sequences of the first nine tenths of the text; of the last one for evaluation."""
 
     def __init__(self, options):
-        data = torch.frombuffer(bytearray(text()), dtype=torch.uint8).long()
+        data = torch.frombuffer(bytearray(small_gpt.text()), dtype=torch.uint8).long()
         cut = len(data) * 9 // 10
         self.options, self.parts = options, (data[:cut], data[cut:])
 
@@ -70,12 +65,7 @@ def train(options, batches, prune=None, quantize=None, start=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", help="is not read: the package has a compiler of its own")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--seq", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=1000)
+    small_gpt.add_sizes(parser)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--dense-first", action="store_true",
                         help="train a dense model for as many steps, from which all runs begin")
@@ -84,8 +74,7 @@ def main():
     parser.add_argument("--runs", type=int, default=len(RUNS), help="the first ones")
     parser.add_argument("--prune", action="append",
                         help="measure this beside the dense run only")
-    options = harness.parse(parser, layers=1, hidden=16, seq=16, batch=4, steps=10, eval_batches=2,
-                            runs=4)
+    options = harness.parse(parser, **small_gpt.SMALL, steps=10, eval_batches=2, runs=4)
 
     batches, path = Batches(options), harness.make_folder() / "pruning.safetensors"
     data = [(ids, ids) for ids in (batches.draw(seed, part=1)

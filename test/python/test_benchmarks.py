@@ -29,11 +29,11 @@ BUILD = pathlib.Path(tool("cleave-compile")).parents[1]
 full = pytest.mark.skipif(not ALL, reason="runs with CLEAVE_TEST_ALL=1")
 
 
-def run(script, *flags):
+def run(script, *flags, build=("--build", BUILD)):
     """What `script` prints with --smoke; it must end with status 0."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CLEAVE_TUNING": "off"}
     result = subprocess.run(
-        [sys.executable, ROOT / script, "--build", BUILD, "--smoke", *flags], text=True,
+        [sys.executable, ROOT / script, *build, "--smoke", *flags], text=True,
         capture_output=True, timeout=900, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -97,7 +97,7 @@ def test_compression_of_stages():
 
 
 def test_pruning():
-    lines = figures(run("benchmarks/pruning.py"))
+    lines = figures(run("benchmarks/pruning.py", build=()))
     assert [line["export"] for line in lines] == ["bf16", "int8", "int8", "sparse"]
     assert lines[0]["loss_ratio"] == 1 and all(line["bytes"] < line["f32_bytes"] for line in lines)
 

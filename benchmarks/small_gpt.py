@@ -1,0 +1,114 @@
+"""Trainings of a small GPT on the text of this project, of which benchmarks of lossy techniques
+compare the losses."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import harness
+
+
+def add_sizes(parser):
+    """Adds the options of the model, and of the number of steps."""
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--seq", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=1000)
+
+
+#: The options of `add_sizes` with `--smoke`.
+SMALL = {"layers": 1, "hidden": 16, "seq": 16, "batch": 4}
+
+
+def make_parser(text):
+    """The options of a benchmark that `text` describes, whose trainings are those of `Run`."""
+    parser = argparse.ArgumentParser(description=text,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=harness.ROOT / "build")
+    parser.add_argument("--ranks", type=int, default=2)
+    add_sizes(parser)
+    parser.add_argument("--window", type=int, default=50, help="steps that a loss is a mean of")
+    parser.add_argument("--rate", help="of the slowed network, such as 1gbit")
+    parser.add_argument("--timed", type=int, default=20, help="steps on the slowed network")
+    return parser
+
+
+def parse(parser, **small):
+    """The parsed options of `make_parser`; `small` are those of the benchmark with `--smoke`."""
+    return harness.parse(parser, **SMALL, steps=20, window=5, **small)
+
+
+def text():
+    """The documentation and the sources of this project, as bytes below 128."""
+    files = [*sorted(harness.ROOT.glob("docs/*.md")), *sorted(harness.ROOT.glob("lib/**/*.cpp"))]
+    return bytes(byte for file in files for byte in file.read_bytes() if byte < 128)
+
+
+def write_inputs(options, name):
+    """Writes the model and the text to files of this name; returns the model's path."""
+    folder = harness.make_folder()
+    model = folder / f"{name}.mlir"
+    sizes = ["--layers", options.layers, "--hidden", options.hidden, "--heads", 4, "--vocab", 128,
+             "--seq", options.seq, "--batch", options.batch, "--no-logits"]
+    subprocess.run([sys.executable, "-m", "cleave.models", "gpt", *map(str, sizes), "-o", model],
+                   check=True, env=harness.environment(), stderr=subprocess.DEVNULL)
+    model.with_suffix(".bin").write_bytes(text())
+    return model
+
+
+class Run:
+    """A compiled step of `model`, with `flags` of cleave-compile, and the logs of its runs."""
+
+    def __init__(self, options, model, name, flags):
+        self.options, self.name, self.text = options, name, model.with_suffix(".bin")
+        suffix = "".join(c if c.isalnum() else "-" for c in name)
+        base = f"{model.with_suffix('')}-{suffix}"
+        self.artifact, self.log = f"{base}.so", f"{base}.jsonl"
+        report = f"{base}.json"
+        self.call([options.build / "bin" / "cleave-compile", model, "--threads", 1, *flags,
+                   "-o", self.artifact, "--report", report])
+        self.arena = json.loads(pathlib.Path(report).read_text())["memory"]["arena"]
+
+    def call(self, command, **more):
+        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, **more)
+
+    def command(self, steps):
+        return [self.options.build / "bin" / "cleave-run", self.artifact, "--random-init",
+                "--data", self.text, "--token-dtype", "u8",
+                "--steps", self.options.steps, "--stop-at", steps, "--lr", 3e-3,
+                "--lr-schedule", "cosine", "--warmup", 50, "--log", self.log]
+
+    def read(self):
+        return [json.loads(line) for line in pathlib.Path(self.log).read_text().splitlines()]
+
+    def train(self):
+        """All steps, with threads as ranks."""
+        self.call([*self.command(self.options.steps), "--threads", self.options.ranks])
+        return self.read()
+
+    def throttled(self):
+        """The median time of a step of ranks that are processes on a slow network."""
+        script = ["ip link set lo up",
+                  f"tc qdisc add dev lo root tbf rate {self.options.rate} burst 512kb latency 50ms"]
+        words = " ".join(map(str, [*self.command(self.options.timed), "--threads", 1]))
+        script += [f"RANK={rank} WORLD_SIZE={self.options.ranks} CLEAVE_PORT=29411 {words} &"
+                   for rank in range(self.options.ranks)]
+        self.call(["unshare", "-n", "bash", "-ec", "\n".join([*script, "wait"])],
+                  env=dict(os.environ, OMP_NUM_THREADS="1"))
+        return statistics.median(line["ms"] for line in self.read()[3:])
+
+
+def smooth(lines, window):
+    """Of each step, the mean of the losses of the last `window` ones."""
+    losses = [line["loss"] for line in lines]
+    return [statistics.fmean(losses[max(0, i + 1 - window):i + 1]) for i in range(len(losses))]
+
+
+def median_ms(lines):
+    return round(statistics.median(line["ms"] for line in lines), 2)
