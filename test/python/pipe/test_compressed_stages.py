@@ -15,6 +15,8 @@ import torch
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
+from test_pipedream import OPTIMIZERS as ASYNCHRONOUS
+from test_pipedream import (Simulation, first_inputs, program_of, stages_of, state_after, step_of)
 from test_pipelines import MAKERS  # noqa: F401 (it adds models)
 from test_recipes import OPTIMIZERS, agree, emit, random_inputs
 from training_support import same_bits, snapshot
@@ -61,6 +63,34 @@ def test_stages_equal_the_step_of_whole_tensors(tmp_path, case):
     found = interpret(text, inputs, entry="train")
     agree(found[0], expected[0])
     agree(found[1], expected[1])
+
+
+@pytest.mark.parametrize("name, p, m, optimizer, bound, inner", [
+    ("llama", 2, 4, "sgd", None, ""), ("gpt2", 4, 4, "adamw", 1, ""),
+    ("llama", 2, 4, "adamw", None, "dp=2")], ids=str)
+def test_pipedream_equals_its_simulation(tmp_path, name, p, m, optimizer, bound, inner):
+    """A micro-batch is a step of the masked network on whole tensors, of which each stage has the
+    weights of PipeDream's rule; backward has the masks of its forward. Over two calls."""
+    flags, make_optimizer = ASYNCHRONOUS[optimizer]
+    packed = [f"--compress-stages={DENSITY}", *flags]
+    own = ["--schedule=pipedream"] + ([] if bound is None else [f"--max-staleness={bound}"])
+    program = program_of(tmp_path, name, ",".join(filter(None, [f"pp={p}", inner])), m,
+                         *packed, *own)
+    stages = stages_of(program)
+    assert sorted(stages) == list(range(p))
+    # The stages of a schedule decide where masks are.
+    step = step_of(tmp_path, name, [f"--mesh=pp={p}", "--schedule=pipedream", *packed])
+    assert "graph.top_k" in step
+    inputs = first_inputs(step, m)
+    bound = p if bound is None else bound
+    simulation = Simulation(step, stages, make_optimizer, inputs, m, bound)
+    for call in (1, 2):
+        loss, weights, _ = simulation.call(inputs, call)
+        results, _ = interpret(program, inputs, entry="train")
+        assert float(results["loss"]) == pytest.approx(loss, rel=1e-10)
+        agree({key: results[key] for key in weights}, weights)
+        inputs = state_after(inputs, results) | {
+            "step": np.array(call + 1), "rng": np.array([5, call + 1])}
 
 
 @pytest.mark.parametrize("name, mesh", [("gpt2", "pp=4"), ("t5", "pp=2")])
