@@ -92,10 +92,13 @@ class Run:
         self.call([*self.command(self.options.steps), "--threads", self.options.ranks])
         return self.read()
 
-    def throttled(self):
-        """The median time of a step of ranks that are processes on a slow network."""
-        script = ["ip link set lo up",
-                  f"tc qdisc add dev lo root tbf rate {self.options.rate} burst 512kb latency 50ms"]
+    def throttled(self, rate=""):
+        """The median time of a step of ranks that are processes on a slow network; at full speed
+        if `rate` is None."""
+        script = ["ip link set lo up"]
+        if rate is not None:
+            rate = rate or self.options.rate
+            script.append(f"tc qdisc add dev lo root tbf rate {rate} burst 512kb latency 50ms")
         words = " ".join(map(str, [*self.command(self.options.timed), "--threads", 1]))
         script += [f"RANK={rank} WORLD_SIZE={self.options.ranks} CLEAVE_PORT=29411 {words} &"
                    for rank in range(self.options.ranks)]

@@ -79,7 +79,7 @@ def compile(
     compress_stages: float | None = None,
     prune: str | None = None,
     quantize: str | None = None,
-    update_delay: int | str | Mapping[str, int] = 0,
+    update_delay: int | str | Mapping[str, int | str] = 0,
     gradient_dtype: str = "f32",
     pipe_gather: str | None = None,
     grad_horizon: int | None = None,
@@ -283,6 +283,8 @@ def compile(
             changes the mathematics: w[t+1] = w[t] - u(g[t-d]). A dict has numbers by patterns of
             parameters' names, of which the last that matches counts, and "*" for all
             others: {"*": 1, "embed*": 0}. Gradients that wait are state of the optimizer.
+            With "reduce": "next", ranks add them up in the next step, whose forward and
+            backward hide the time of it.
         gradient_dtype: with 16-bit precision, the type in which gradients of weights are
             summed over micro-batches and exchanged by ranks: "f32", or that of
             `precision`, half the bytes, with each addition rounded. Those of

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from cleave.testing.tools import tool
 from proofs import ALL
 from test_cleave_run import TOOL, folder, metrics, pytestmark  # noqa: F401
 from test_cleave_run_ranks import FLAGS, TWO, files, run
@@ -67,6 +68,30 @@ def test_four_processes_compute_what_threads_compute(folder):
         for key in ("step", "loss", "grad_norm"):
             assert a.get(key) == b.get(key), key
     assert files(pathlib.Path("threads/step-4")) == files(pathlib.Path("tcp/step-4"))
+
+
+@pytest.mark.parametrize("flags", [[], ["--update-delay", "1,reduce=next"],
+                                   ["--recipe", "zero1", "--micro-batches", "2",
+                                    "--update-delay", "1,reduce=next"]], ids=str)
+def test_large_sums_have_the_bits_of_threads(folder, flags):
+    """Messages in many pieces, whose sums go on while other parts run."""
+    subprocess.run([sys.executable, "-m", "cleave.models", "gpt", "--layers", "1", "--hidden", "256",
+                    "--heads", "4", "--vocab", "128", "--seq", "16", "--batch", "4", "--no-logits",
+                    "-o", "gpt.mlir"], check=True, capture_output=True)
+    subprocess.run([tool("cleave-compile"), "gpt.mlir", "--mesh", "dp=2", "--threads", "1",
+                    *flags, "-o", "gpt.so"], check=True, capture_output=True)
+    pathlib.Path("text.bin").write_bytes(bytes(i * i % 127 for i in range(4096)))
+    arguments = ["--random-init", "--data", "text.bin", "--token-dtype", "u8", "--steps", 8,
+                 "--lr", "1e-3"]
+    artifact = pathlib.Path("gpt.so").resolve()
+    run(*arguments, "--log", "threads.log", "--threads", "2", artifact=artifact)
+    port = free_port()
+    ranks = [start(rank, 2, port, *arguments, "--log", "tcp.log", artifact=artifact)
+             for rank in range(2)]
+    found = [end(process) for process in ranks]
+    assert all(code == 0 for code, _ in found), found
+    one, other = ([line["loss"] for line in metrics(name)] for name in ("threads.log", "tcp.log"))
+    assert one == other and len(one) == 8
 
 
 @pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")

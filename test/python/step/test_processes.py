@@ -65,7 +65,7 @@ def equal(one, other):
     return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
 
 
-SIZES = {"zero1": 2, "pp": 2}
+SIZES = {"zero1": 2, "pp": 2, "delayed": 2}
 MORE = {"dp": 2, "dp-4": 4, "zero3": 4, "tp": 2, "dp-pp": 4}
 
 

@@ -72,6 +72,8 @@ FORMS = {
                                        "up.weight": cleave.P("tp", None),
                                        "down.weight": cleave.P(None, "tp")}},
     "pp": {"mesh": {"pp": 2}, "micro_batches": 4},
+    "delayed": {"mesh": {"dp": 2}, "plan": "zero1", "micro_batches": 2,
+                "update_delay": {"*": 1, "reduce": "next"}},
     "dp-pp": {"mesh": {"dp": 2, "pp": 2}, "plan": "zero1", "micro_batches": 2},
 }
 
