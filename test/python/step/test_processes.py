@@ -108,7 +108,7 @@ def test_as_threads(tmp_path, form, processes):
     ("arguments", "the ranks differ in bucket_bytes: 1000 (rank 0), 1001 (rank 1)"),
     ("batches", "the ranks make different calls: 'train' after step 0 of 'ids' (hash "),
     ("calls", "the ranks make different calls: 'evaluate' after step 0 of "),
-    ("kinds", "the ranks make different calls: 'export as bf16'"),
+    ("kinds", "the ranks make different calls: export as bf16 (rank 0)"),
     ("one", "rank 1: has ended while others wait for it"),
     ("early", "ValueError: no data here"),
     ("exception", "rank 1: ValueError: a bad sample"),
