@@ -20,6 +20,7 @@ import transformers
 
 import cleave
 from cleave.testing.tools import build_dir, run_tool, tool
+from cleave.trace.weights import save_module, save_weights
 from training_support import build
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -55,13 +56,22 @@ def blocks(path):
     return found
 
 
-def language_model(layers=8):
+def language_model(layers=8, batch=8):
     """A GPT-2 with the names that pages speak of, and a batch for it."""
     torch.manual_seed(0)
     model = build("GPT2LMHeadModel", "GPT2Config", n_layer=layers, n_head=4, n_embd=32,
                   vocab_size=96, n_positions=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
-    ids = torch.randint(3, 96, (8, 16))
+    ids = torch.randint(3, 96, (batch, 16))
     return {"model": model, "ids": ids, "example_inputs": {"input_ids": ids, "labels": ids}}
+
+
+def image_model():
+    """A classifier with batch normalisation, and a batch for it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+                                torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    return {"model": model, "images": torch.randn(8, 3, 8, 8), "labels": torch.arange(8),
+            "loss_fn": torch.nn.functional.cross_entropy}
 
 
 class Page:
@@ -89,14 +99,22 @@ class Page:
     def run_python(self, block):
         if re.search(r"\b(ids|example_inputs)\b", block.text) and "ids =" not in block.text:
             self.names |= language_model()
+        if re.search(r"\bimages\b", block.text) and "images =" not in block.text:
+            self.names |= image_model()
         if "run1.json" in block.text:
             self.make_traces()
-        text = "\n" * block.line + block.text
+        text = self.with_scratch(block.text)
+        text = "\n" * block.line + text
         exec(compile(text, block.page, "exec"), self.names)
+
+    def with_scratch(self, text):
+        """The folder for what is offloaded is one of the page's."""
+        (self.folder / "scratch").mkdir(exist_ok=True)
+        return text.replace("/scratch", str(self.folder / "scratch"))
 
     def run_shell(self, block):
         self.make_files(block.text)
-        text = block.text
+        text = self.with_scratch(block.text)
         text = re.sub(r"cleave-compile \.\.\.", "cleave-compile gpt2.mlir --mesh pp=2", text)
         text = re.sub(r"(cleave-run \S+) \.\.\.", r"\1 --random-init --data train.bin --threads 4",
                       text)
@@ -108,7 +126,7 @@ class Page:
         # At a port that is free.
         text = text.replace("torchrun --nproc", "torchrun --standalone --nproc")
         # A compilation that is only shown still says where it writes.
-        text = re.sub(r"(?m)^(cleave-compile (?!.*(-o|--emit|--explain|--plan-only)\b).*?)( +#.*)?$",
+        text = re.sub(r"(?m)^(cleave-compile (?!.*(-o|--emit|--explain|--plan-only|--fit|--measure-machine)\b).*?)( +#.*)?$",
                       r"\1 -o out.so", text)
         environment = os.environ | {
             "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent),
@@ -124,12 +142,9 @@ class Page:
         def missing(name):
             return name in text and not (self.folder / name).exists()
 
-        for name, settings in (("gpt2", "gpt"), ("gpt", "gpt"), ("llama", "llama")):
+        for name in ("gpt2", "gpt", "llama", "mixtral"):
             if missing(f"{name}.mlir") or missing(f"{name}.so"):
-                subprocess.run([sys.executable, "-m", "cleave.models", settings, "--hidden=32",
-                                "--heads=4", "--layers=8", "--seq=16", "--vocab=96", "--batch=8",
-                                f"--weights={name}.safetensors", f"-o={name}.mlir"], check=True,
-                               env=os.environ | {"PYTHONPATH": str(ROOT / "python")})
+                write_model(name)
             if missing(f"{name}.so") and f"-o {name}.so" not in text:
                 run_tool([tool("cleave-compile"), f"{name}.mlir", "--mesh=dp=2,tp=2",
                           "--recipe=megatron", "--threads=4", f"-o={name}.so"])
@@ -137,9 +152,17 @@ class Page:
             self.make_files("gpt2.mlir")
             run_tool([tool("cleave-compile"), "gpt2.mlir", "--mesh=dp=4", "-o=model.so"])
             (self.folder / "gpt2.safetensors").rename(self.folder / "model.safetensors")
+        if missing("checkpoints/step-1000"):
+            self.make_files("train.bin")
+            run_tool([tool("cleave-run"), "./gpt.so", "--weights=gpt.safetensors",
+                      "--data=train.bin", "--steps=1", "--save-every=1"])
+            (self.folder / "checkpoints/step-1").rename(self.folder / "checkpoints/step-1000")
         if missing("train.bin") or "..." in text:
             tokens = torch.randint(3, 96, (16, 16)).flatten().repeat(4)
             tokens.to(torch.uint16).numpy().tofile(self.folder / "train.bin")
+        if missing("valid.bin"):
+            tokens = torch.randint(3, 96, (32, 16)).flatten()
+            tokens.to(torch.uint16).numpy().tofile(self.folder / "valid.bin")
         if missing("models.py"):
             (self.folder / "models.py").write_text(MODEL)
         for name in ("README.md", "LICENSE"):
@@ -159,19 +182,44 @@ class Page:
                       "--emit=schedule", "-o=mine.sched"])
         if missing("batch.safetensors"):
             from safetensors.torch import save_file
-            ids = torch.randint(3, 96, (8, 16))
-            save_file({"input_ids": ids, "labels": ids.clone()},
+            model = (self.folder / "gpt.mlir").read_text()
+            shape = re.search(r'tensor<(\d+)x(\d+)xi64> \{[^}]*graph.name = "input_ids"', model)
+            ids = torch.randint(3, 96, tuple(map(int, shape.groups())))
+            save_file({"input_ids": ids, "labels": ids.clone(), "rng": torch.tensor([0, 1])},
                       self.folder / "batch.safetensors")
 
     def make_traces(self):
         """Those of a step on four positions, as `cleave-run --trace` writes them."""
         inputs = self.names["example_inputs"]
-        step = cleave.compile(self.names["model"], inputs, mesh={"pp": 4}, micro_batches=8)
+        step = cleave.compile(self.names["model"], inputs, mesh={"pp": 4}, micro_batches=8,
+                              schedule="zb-h1")
         step.save_artifact("traced.so")
         self.make_files("train.bin")
         for name in ("run1.json", "run2.json"):
             run_tool([tool("cleave-run"), "./traced.so", "--random-init", "--data=train.bin",
                       "--steps=3", f"--trace={name}"])
+
+
+def write_model(name):
+    """Writes a model and its weights, GPT-2 and Llama with the names of transformers."""
+    if name == "mixtral":
+        subprocess.run([sys.executable, "-m", "cleave.models", name, "--hidden=32", "--heads=4",
+                        "--layers=8", "--seq=16", "--vocab=96", "--batch=16",
+                        f"--weights={name}.safetensors", f"-o={name}.mlir"], check=True,
+                       env=os.environ | {"PYTHONPATH": str(ROOT / "python")})
+        return
+    if name == "llama":
+        # As many heads and positions as pages share over ranks.
+        model = build("LlamaForCausalLM", "LlamaConfig", vocab_size=96, hidden_size=64,
+                      intermediate_size=128, num_hidden_layers=8, num_attention_heads=8,
+                      num_key_value_heads=8, max_position_embeddings=64)
+        ids = torch.zeros(16, 64, dtype=torch.int64)
+        traced = cleave.trace.trace(model, {"input_ids": ids, "labels": ids})
+    else:
+        own = language_model(batch=16)
+        traced = cleave.trace.trace(own["model"], own["example_inputs"])
+    save_module(traced, f"{name}.mlir")
+    save_weights(traced, f"{name}.safetensors")
 
 
 def make_tokenizer(path):
