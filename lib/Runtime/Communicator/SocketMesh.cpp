@@ -50,9 +50,10 @@ static constexpr size_t turnBytes = 1 << 20, ownBytes = 1 << 16;
 /// which wait before it.
 static constexpr size_t pieceBytes = 1 << 18, shortBytes = 1 << 13;
 
-/// Bytes that a connection stores before they are sent: what passes others must
-/// not wait for all that the system would take.
-static constexpr int storedBytes = 1 << 17;
+/// Bytes of a connection that are stored before they are sent, and those that
+/// are stored or under way: what passes others in this process waits behind
+/// them.
+static constexpr int storedBytes = 1 << 17, openBytes = 1 << 19;
 
 /// The longest text of a failure.
 static constexpr size_t mostText = 4000;
@@ -145,6 +146,8 @@ SocketMesh::SocketMesh(int rank, const std::vector<int> &sockets)
     ::setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     ::setsockopt(sockets[i], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &storedBytes,
                  sizeof(storedBytes));
+    ::setsockopt(sockets[i], SOL_SOCKET, SO_SNDBUF, &openBytes,
+                 sizeof(openBytes));
   }
   thread = std::thread([this] { run(); });
 }
