@@ -329,8 +329,7 @@ static int64_t placedMicroBatches(const PhaseOptions &options) {
   return pipelineShape(options).asynchronous ? 1 : options.microBatches;
 }
 
-/// Whether ranks sum delayed gradients in the next step.
-static bool reducesNext(const PhaseOptions &options) {
+bool cleave::reducesNext(const PhaseOptions &options) {
   llvm::Expected<graph::UpdateDelay> delay =
       graph::UpdateDelay::parse(options.updateDelay);
   if (!delay) {

@@ -253,7 +253,8 @@ DrawnOutcome cleave::compareDrawn(const RandomGraph &graph,
                        [&](Phase phase, ModuleOp reached) {
                          // What changes the mathematics is the whole-tensor
                          // program in which it has been done.
-                         if (phase == (options.phases.compress.empty()
+                         if (phase == (options.phases.compress.empty() &&
+                                               !reducesNext(options.phases)
                                            ? Phase::Step
                                            : Phase::Placed))
                            step = reached.clone();

@@ -208,6 +208,10 @@ static void drawDelay(Random &rng, bool asynchronous, PhaseOptions &options) {
       !options.postValidation &&
       options.optimizerFusion != "forward")
     options.updateDelay = choose(rng, {"1", "2", "3,w*=1"});
+  if (!options.updateDelay.empty() &&
+      StringRef(options.mesh).contains("dp=") && options.grains == 0 &&
+      options.optimizerFusion != "backward" && rng.chance(0.5))
+    options.updateDelay += ",reduce=next";
 }
 
 CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {

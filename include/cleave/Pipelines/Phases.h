@@ -221,6 +221,8 @@ std::string stageCompressionProblem(const PhaseOptions &options);
 /// Why updates cannot be delayed as the options say; empty if they can, or are
 /// not.
 std::string updateDelayProblem(const PhaseOptions &options);
+/// Whether ranks sum delayed gradients in the step behind their own.
+bool reducesNext(const PhaseOptions &options);
 
 /// Whether `name` is a value of `PhaseOptions::mergeProducts`.
 bool isMergeProducts(llvm::StringRef name);

@@ -49,6 +49,8 @@ REFUSALS = [
     "offload: there are no masters", "matches no parameter that",
     "weight of a contraction", "no rank has the whole gradient", "of which a rank holds a shard",
     "nothing can be compressed", "stages that send each other rows of floats",
+    "no axis of the mesh shards samples", "no gradient that waits is summed over ranks",
+    "reads a gradient whose reduction is delayed",
 ]
 
 

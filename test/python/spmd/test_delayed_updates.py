@@ -254,6 +254,7 @@ def test_reductions_of_the_next_step(tmp_path, mesh, recipes, micro_batches, opt
       "--check-finite=off"],
      "need a synchronous schedule"),
     (["--update-delay=1,reduce=next"], "'reduce=next' needs a mesh"),
+    (["--update-delay=0,reduce=next"], "delays nothing whose sum could be in the next step"),
     (["--update-delay=1,reduce=later"], "'reduce=later' is not a number of steps"),
     (["--update-delay=1,reduce=next", "--mesh=dp=2", "--deterministic=2"],
      "they cannot be deterministic for every number of them"),

@@ -55,6 +55,9 @@ llvm::Expected<UpdateDelay> UpdateDelay::parse(StringRef text) {
                                     : delay.entries.end(),
                          std::move(entry));
   }
+  if (delay.next && !delay.any())
+    return makeError("'{0}' delays nothing whose sum could be in the next step",
+                     text);
   return delay;
 }
 
