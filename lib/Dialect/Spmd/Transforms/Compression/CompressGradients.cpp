@@ -76,7 +76,6 @@ private:
                          RankedTensorType type, Sharding sharding,
                          ArrayRef<int64_t> dims, bool summed);
   void write(BlockArgument state, Value next);
-  Sharding shardingOf(BlockArgument argument);
 
   ShardingAttr attribute(const Sharding &sharding) {
     return ShardingAttr::get(meshName, sharding);
@@ -111,13 +110,6 @@ private:
 // What is compressed
 //===----------------------------------------------------------------------===//
 
-Sharding GradientCompression::shardingOf(BlockArgument argument) {
-  auto given = step.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(),
-                                                   kShardingAttr);
-  return given ? given.getSharding()
-               : Sharding::replicated(tensorTypeOf(argument).getRank());
-}
-
 /// The order of samples: all inputs have the same one.
 FailureOr<SampleOrder> GradientCompression::findOrder() {
   std::optional<SampleOrder> order;
@@ -128,7 +120,7 @@ FailureOr<SampleOrder> GradientCompression::findOrder() {
       continue;
     SampleOrder own;
     bool found = false;
-    AxisList axes = shardingOf(argument).dims[dim.getInt()];
+    AxisList axes = givenSharding(step, argument).dims[dim.getInt()];
     for (const AxisRef &entry : axes) {
       found = entry.isWhole() && entry.name == axis;
       if (found)
@@ -224,7 +216,7 @@ GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
   });
   if (argument == step.getArguments().end())
     return op.emitOpError("has no parameter");
-  CompressedGradient chosen{op, *argument, shardingOf(*argument)};
+  CompressedGradient chosen{op, *argument, givenSharding(step, *argument)};
   auto framework = step.getArgAttrOfType<DenseI64ArrayAttr>(
       argument->getArgNumber(), graph::kFrameworkShapeAttr);
   ArrayRef<int64_t> stored = tensorTypeOf(*argument).getShape();
@@ -304,12 +296,10 @@ Value GradientCompression::constrain(Formula &f, Value value,
 /// Adds a tensor of state that belongs to a parameter. `dims` are the
 /// parameter's dimensions that its own are, or -1. If it is
 /// `summed`, only the sum over its first dimension counts.
-BlockArgument GradientCompression::addState(BlockArgument parameter,
-                                            StringRef slot,
-                                            RankedTensorType type,
-                                            Sharding sharding,
-                                            ArrayRef<int64_t> dims,
-                                            bool summed) {
+BlockArgument
+GradientCompression::addState(BlockArgument parameter, StringRef slot,
+                              RankedTensorType type, Sharding sharding,
+                              ArrayRef<int64_t> dims, bool summed) {
   StringRef name =
       graph::getArgString(step, parameter.getArgNumber(), graph::kNameAttr);
   auto string = [&](const Twine &value) {
@@ -424,8 +414,7 @@ LogicalResult GradientCompression::compress(CompressedGradient chosen,
           int64_t units, bool summed) -> Value {
         return addState(chosen.parameter, slot, stateType,
                         placeOf(chosen, stateType.getRank(), dim, units),
-                        SmallVector<int64_t>(stateType.getRank(), -1),
-                        summed);
+                        SmallVector<int64_t>(stateType.getRank(), -1), summed);
       },
       [&](Value state, Value next) { write(cast<BlockArgument>(state), next); },
       [&](Value value, int64_t dim, int64_t units) {

@@ -69,7 +69,6 @@ private:
                               SmallVectorImpl<Value> &work);
 
   BlockArgument argumentNamed(StringRef name, StringRef role);
-  Sharding shardingOf(BlockArgument argument);
   Location because(Location loc) {
     return withCause(loc, "delayed gradients are summed in the next step");
   }
@@ -89,13 +88,6 @@ private:
 // What waits
 //===----------------------------------------------------------------------===//
 
-Sharding ReductionDelay::shardingOf(BlockArgument argument) {
-  auto given = step.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(),
-                                                   kShardingAttr);
-  return given ? given.getSharding()
-               : Sharding::replicated(tensorTypeOf(argument).getRank());
-}
-
 BlockArgument ReductionDelay::argumentNamed(StringRef name, StringRef role) {
   for (BlockArgument argument : step.getArguments())
     if (graph::hasRole(step, argument.getArgNumber(), role) &&
@@ -114,7 +106,7 @@ FailureOr<SampleOrder> ReductionDelay::findOrder() {
                                                   graph::kBatchDimAttr);
     if (!dim)
       continue;
-    AxisList own = shardingOf(argument).dims[dim.getInt()];
+    AxisList own = givenSharding(step, argument).dims[dim.getInt()];
     if (found && *found != own)
       return emitError(argument.getLoc())
              << "delayed reductions: inputs are sharded in different orders";
@@ -165,7 +157,7 @@ ReductionDelay::choose(BlockArgument pending, WorkerGradients &workers) {
   }
   if (!own.parameter || !own.gradient || !isWritten)
     return step.emitError("the state '") << name << "' belongs to no gradient";
-  own.sharding = shardingOf(own.parameter);
+  own.sharding = givenSharding(step, own.parameter);
   own.placed = own.gradient.getInput().getDefiningOp<ConstrainOp>();
   Value sum = own.gradient.getInput();
   if (own.placed) {

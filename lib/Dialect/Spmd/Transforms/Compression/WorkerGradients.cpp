@@ -15,6 +15,14 @@ using namespace cleave;
 using namespace cleave::spmd;
 using graph::tensorTypeOf;
 
+Sharding cleave::spmd::givenSharding(func::FuncOp step,
+                                     BlockArgument argument) {
+  auto given = step.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(),
+                                                   kShardingAttr);
+  return given ? given.getSharding()
+               : Sharding::replicated(tensorTypeOf(argument).getRank());
+}
+
 /// The major factor of a dimension, or -1 for one without factors.
 static int64_t majorFactor(ArrayRef<int64_t> factors) {
   return factors.empty() ? -1 : factors.front();

@@ -10,8 +10,12 @@
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 namespace cleave::spmd {
+
+/// The sharding that an argument of `step` was given; replicated without one.
+Sharding givenSharding(mlir::func::FuncOp step, mlir::BlockArgument argument);
 
 /// The samples of a batch in the order of the mesh: `[outer, workers, rest]`.
 /// `outer` counts what is major to the workers: micro-batches.
