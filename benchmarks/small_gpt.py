@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def make_parser(text):
     parser.add_argument("--build", type=pathlib.Path, default=harness.ROOT / "build")
     parser.add_argument("--ranks", type=int, default=2)
     add_sizes(parser)
+    parser.add_argument("--lr", type=float, default=3e-3, help="the largest learning rate")
     parser.add_argument("--window", type=int, default=50, help="steps that a loss is a mean of")
     parser.add_argument("--rate", help="of the slowed network, such as 1gbit")
     parser.add_argument("--timed", type=int, default=20, help="steps on the slowed network")
@@ -81,8 +83,8 @@ class Run:
     def command(self, steps):
         return [self.options.build / "bin" / "cleave-run", self.artifact, "--random-init",
                 "--data", self.text, "--token-dtype", "u8",
-                "--steps", self.options.steps, "--stop-at", steps, "--lr", 3e-3,
-                "--lr-schedule", "cosine", "--warmup", 50, "--log", self.log]
+                "--steps", self.options.steps, "--stop-at", steps,
+                "--lr", self.options.lr, "--lr-schedule", "cosine", "--warmup", 50, "--log", self.log]
 
     def read(self):
         return [json.loads(line) for line in pathlib.Path(self.log).read_text().splitlines()]
@@ -95,16 +97,29 @@ class Run:
     def throttled(self, rate=""):
         """The median time of a step of ranks that are processes on a slow network; at full speed
         if `rate` is None."""
+        self._run_processes(self.options.timed, rate)
+        return statistics.median(line["ms"] for line in self.read()[3:])
+
+    def throttled_cpu(self):
+        """The time of processors that a step takes on the slow network, in all threads of a rank:
+        the mean of all steps but the first three."""
+        first, all_steps = (self._run_processes(steps, "") for steps in (3, self.options.timed))
+        return (all_steps - first) * 1e3 / (self.options.timed - 3) / self.options.ranks
+
+    def _run_processes(self, steps, rate):
+        """Returns the seconds of processors that all ranks took."""
         script = ["ip link set lo up"]
         if rate is not None:
             rate = rate or self.options.rate
             script.append(f"tc qdisc add dev lo root tbf rate {rate} burst 512kb latency 50ms")
-        words = " ".join(map(str, [*self.command(self.options.timed), "--threads", 1]))
+        words = " ".join(map(str, [*self.command(steps), "--threads", 1]))
         script += [f"RANK={rank} WORLD_SIZE={self.options.ranks} CLEAVE_PORT=29411 {words} &"
                    for rank in range(self.options.ranks)]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.call(["unshare", "-n", "bash", "-ec", "\n".join([*script, "wait"])],
                   env=dict(os.environ, OMP_NUM_THREADS="1"))
-        return statistics.median(line["ms"] for line in self.read()[3:])
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def smooth(lines, window):

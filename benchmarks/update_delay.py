@@ -7,7 +7,8 @@ with the same weights, see the same data, and have the same learning rates.
 With `--rate`, ranks are processes in a network of their own whose loopback is slowed to that rate
 (`tc`, which needs root), and the time of a step there is printed too, with ranks that add up a
 delayed gradient in its own step and in the next one (`reduce=next`), and beside it the larger one
-of the time of a step at full speed and of the time that the bytes of all ranks take on the network.
+of the time of a step at full speed and of the time that the bytes of all ranks take on the network,
+and the time of processors that a step takes in a rank, its threads of communication included.
 """
 
 import json
@@ -51,6 +52,7 @@ def main():
                 facts["next_ms"] = round(following.throttled(), 2)
                 facts["next_ratio"] = round(
                     facts["next_ms"] / max(facts["full_ms"], facts["network_ms"]), 3)
+                facts["next_cpu_ms"] = round(following.throttled_cpu(), 2)
                 facts["next_arena_bytes"] = following.arena
         print(json.dumps(facts), flush=True)
 

@@ -184,7 +184,7 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   }
   if (read && !isActivationReduction(options.phases.activationReduction)) {
     path.field("activation_reduction")
-        .report("expected \"auto\", \"f32\" or \"16bit\"");
+        .report("expected \"auto\", \"f32\", \"products\" or \"16bit\"");
     read = false;
   }
   if (read && !isMergeProducts(options.phases.mergeProducts)) {
@@ -192,7 +192,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     read = false;
   }
   if (read && options.phases.precision == "fp8" &&
-      options.phases.activationReduction == "16bit") {
+      options.phases.activationReduction != "f32" &&
+      options.phases.activationReduction != "auto") {
     path.field("activation_reduction").report("expected \"f32\" with \"fp8\"");
     read = false;
   }
@@ -218,7 +219,8 @@ cleave::parseCompileOptions(llvm::StringRef json) {
     std::string why = densityProblem(*options.phases.stageDensity);
     read = why.empty();
     if (!read)
-      path.field("compress_stages").report("expected a number above 0 and at most 1");
+      path.field("compress_stages")
+          .report("expected a number above 0 and at most 1");
   }
   if (read && !options.phases.pipeGather.empty() &&
       !isPipeGather(options.phases.pipeGather)) {

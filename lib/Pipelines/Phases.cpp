@@ -58,7 +58,7 @@ bool cleave::isResidual(StringRef name) {
 }
 
 bool cleave::isActivationReduction(StringRef name) {
-  return llvm::is_contained({"auto", "f32", "16bit"}, name);
+  return llvm::is_contained({"auto", "f32", "products", "16bit"}, name);
 }
 
 bool cleave::isMergeProducts(StringRef name) {
@@ -149,12 +149,13 @@ std::string cleave::updateDelayProblem(const PhaseOptions &options) {
     return "delayed updates run in the step that they are for: they cannot be "
            "deferred to the next one";
   if (options.postValidation)
-    return "delayed updates need no validation afterwards: their gradients were "
-           "checked in the steps before";
-  if (!options.compress.empty())
-    return "delayed updates keep whole gradients: they cannot be compressed";
+    return "delayed updates need no validation afterwards: their gradients "
+           "were checked in the steps before";
   if (!delay->reducesNext())
     return "";
+  if (!options.compress.empty())
+    return "update delay: 'reduce=next' adds up whole gradients: they cannot "
+           "be compressed";
   if (options.mesh.empty())
     return "update delay: 'reduce=next' needs a mesh: nothing is summed over "
            "ranks without one";
@@ -290,8 +291,8 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   graph::DeriveEvaluateOptions evaluate;
   evaluate.dropEntry = true;
   passes.addPass(graph::createDeriveEvaluate(evaluate));
-  // Of all entries alike. After differentiation, which would find no gradient of
-  // rounding; before a head is one op with its loss.
+  // Of all entries alike. After differentiation, which would find no gradient
+  // of rounding; before a head is one op with its loss.
   if (!options.quantize.empty()) {
     graph::QuantizeOptions quantize;
     quantize.type = options.quantize;
@@ -386,6 +387,8 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     spmd::CompressGradientsOptions compress;
     compress.compress = options.compress;
     compress.over = options.compressOver;
+    // Parameters of other stages are elsewhere.
+    compress.pack = countStages(options) <= 1;
     passes.addPass(spmd::createCompressGradients(compress));
   }
   if (reducesNext(options))
@@ -407,6 +410,8 @@ static bool updatesInBackward(const PhaseOptions &options) {
 static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createPartition());
   passes.addPass(spmd::createOptimizeCollectives());
+  if (options.widensSums())
+    passes.addPass(spmd::createWidenSums());
   passes.addPass(spmd::createVerifyLocal());
   // After verification: what follows is of this device alone.
   if (!options.mesh.empty() || !options.recipes.empty()) {

@@ -184,8 +184,8 @@ static void drawCompression(Random &rng, bool asynchronous,
                      "powersgd,rank=1,min_rate=0.4", "int8,smallest=0"});
 }
 
-/// All elements of what stages send, with their indices: which of several of one
-/// magnitude is sent depends on rounding.
+/// All elements of what stages send, with their indices: which of several of
+/// one magnitude is sent depends on rounding.
 static void drawStageCompression(Random &rng, PhaseOptions &options) {
   if (StringRef(options.mesh).contains("pp=") && options.grains == 0 &&
       options.gradHorizon == 0 && rng.chance(0.3))
@@ -204,13 +204,12 @@ static void drawWeights(Random &rng, PhaseOptions &options) {
 
 /// Delayed updates, with what they go with.
 static void drawDelay(Random &rng, bool asynchronous, PhaseOptions &options) {
-  if (rng.chance(0.25) && !asynchronous && options.compress.empty() &&
-      !options.postValidation &&
+  if (rng.chance(0.25) && !asynchronous && !options.postValidation &&
       options.optimizerFusion != "forward")
     options.updateDelay = choose(rng, {"1", "2", "3,w*=1"});
-  if (!options.updateDelay.empty() &&
-      StringRef(options.mesh).contains("dp=") && options.grains == 0 &&
-      options.optimizerFusion != "backward" && rng.chance(0.5))
+  if (!options.updateDelay.empty() && StringRef(options.mesh).contains("dp=") &&
+      options.grains == 0 && options.optimizerFusion != "backward" &&
+      options.compress.empty() && rng.chance(0.5))
     options.updateDelay += ",reduce=next";
 }
 
@@ -264,7 +263,7 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     bool scaled = options.checkFinite && !asynchronous && types.chance(0.3);
     options.precision = scaled ? "fp16" : "bf16";
     options.residual = types.chance(0.3) ? "f32" : "16bit";
-    options.activationReduction = choose(types, {"f32", "f32", "16bit"});
+    options.activationReduction = choose(types, {"f32", "products", "16bit"});
     if (types.chance(0.3))
       options.gradientType = options.precision;
   }

@@ -86,7 +86,8 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   if (types.chance(0.3)) {
     options.precision = "bf16";
     options.residual = types.chance(0.3) ? "f32" : "16bit";
-    options.activationReduction = types.chance(0.3) ? "16bit" : "f32";
+    static constexpr const char *sums[] = {"f32", "f32", "products", "16bit"};
+    options.activationReduction = types.pick(sums);
     options.gradientType = types.chance(0.3) ? "bf16" : "f32";
     options.mergeProducts = types.chance(0.5) ? "on" : "off";
   }

@@ -18,9 +18,10 @@ from .batch import first_part, flatten
 from .forks import TRACING, compiling
 from .loss_scale import LossScale, loss_scale_options
 from .messages import readable_places, some_names, warn
-from .pipeline_options import (interlock_options, machine_options, module_remarks, offload_options,
-                               pipeline_options, recompute_options, remark_pipeline,
-                               stage_compression_options, update_delay_options, updates_each)
+from .pipeline_options import (interlock_options, lossy_options, machine_options, module_remarks,
+                               offload_options, pipeline_options, recompute_options,
+                               remark_pipeline, stage_compression_options, update_delay_options,
+                               updates_each)
 from .plan import AXIS, P, entries
 from .state import check_text, flag, path_of, whole
 from .step import Step, log
@@ -77,7 +78,7 @@ def compile(
     compress: str | None = None,
     compress_over: str = "dp",
     compress_stages: float | None = None,
-    prune: str | None = None,
+    prune: str | float | None = None,
     quantize: str | None = None,
     update_delay: int | str | Mapping[str, int | str] = 0,
     gradient_dtype: str = "f32",
@@ -255,9 +256,10 @@ def compile(
             and round what gradients are computed from, or "fp8" (e4m3, up to 448), a
             quarter of the bytes; forward is unchanged (Gist, ISCA 2018).
         activation_reduction: with 16-bit precision, the type of products that are
-            activations or gradients of them, in which ranks exchange their sums over
-            shards: "f32", or "16bit", half the bytes, with each rank's part rounded.
-            "auto" is "16bit" on a GPU (not with "fp8"), else "f32".
+            activations or gradients of them: "f32"; "products": 16 bits, but f32 where
+            ranks exchange their sums over shards; or "16bit": they exchange half the
+            bytes, with each rank's part rounded. "auto" is "products" on a GPU (not with
+            "fp8"), else "f32".
         merge_products: with 16-bit precision, whether products of one value by several
             weights are one product, as those of query, key and value: "on", "off", or
             "auto": on a GPU. Sums of their gradients are then rounded once.
@@ -414,6 +416,8 @@ def compile(
     pipeline.update(machine_options(machine))
     pipeline.update(offload_options(offload))
     pipeline.update(stage_compression_options(compress_stages))
+    lossy = {**lossy_options(compress, compress_over, prune, quantize),
+             **update_delay_options(update_delay)}
     folder = "" if offload_dir is None else path_of("offload_dir", offload_dir)
     each = updates_each(pipeline)
     interlock = interlock_options(grad_horizon, modules, head)
@@ -493,10 +497,7 @@ def compile(
             "save_precision": save_precision,
             "activation_reduction": activation_reduction,
             "merge_products": merge_products,
-            **({"compress": compress, "compress_over": compress_over} if compress else {}),
-            **({"prune": prune} if prune is not None else {}),
-            **({"quantize": quantize} if quantize is not None else {}),
-            **update_delay_options(update_delay),
+            **lossy,
             "gradient_dtype": gradient_dtype,
             "micro_batches": parts,
             "grains": deterministic or 0,
@@ -611,11 +612,13 @@ def _check_precision(precision, residual, activation_reduction, merge_products,
         raise ValueError(f"precision is {precision!r}; it must be 'f32', 'bf16', 'fp16' or 'fp8'")
     if residual not in ("16bit", "f32"):
         raise ValueError(f"residual is {residual!r}; it must be '16bit' or 'f32'")
-    if activation_reduction not in ("auto", "f32", "16bit"):
+    if activation_reduction not in ("auto", "f32", "products", "16bit"):
         raise ValueError(f"activation_reduction is {activation_reduction!r}; "
-                         "it must be 'auto', 'f32' or '16bit'")
-    if activation_reduction == "16bit" and precision == "f32":
-        raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16"')
+                         "it must be 'auto', 'f32', 'products' or '16bit'")
+    narrow = activation_reduction in ("products", "16bit")
+    if narrow and precision == "f32":
+        raise ValueError(f'activation_reduction is "{activation_reduction}", which needs '
+                         'precision="bf16" or "fp16"')
     if merge_products not in ("auto", "on", "off"):
         raise ValueError(f"merge_products is {merge_products!r}; it must be 'auto', 'on' or 'off'")
     if merge_products == "on" and precision == "f32":
@@ -623,9 +626,9 @@ def _check_precision(precision, residual, activation_reduction, merge_products,
                          "in f32 are not copied")
     if gradient_dtype not in ("f32", "bf16", "fp16"):
         raise ValueError(f"gradient_dtype is {gradient_dtype!r}; it must be 'f32', 'bf16' or 'fp16'")
-    if activation_reduction == "16bit" and precision == "fp8":
-        raise ValueError('activation_reduction is "16bit", which needs precision="bf16" or "fp16": '
-                         "sums of products of 8 bits are f32")
+    if narrow and precision == "fp8":
+        raise ValueError(f'activation_reduction is "{activation_reduction}", which needs '
+                         'precision="bf16" or "fp16": sums of products of 8 bits are f32')
     if gradient_dtype not in ("f32", precision):
         raise ValueError(f"gradient_dtype is {gradient_dtype!r} and precision is {precision!r}; a "
                          "gradient is f32, or of the type that contractions read")

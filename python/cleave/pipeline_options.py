@@ -79,6 +79,28 @@ def offload_options(kinds) -> dict:
     return {"offload": ",".join(dict.fromkeys(kinds))}
 
 
+def lossy_options(compress, compress_over, prune, quantize) -> dict:
+    """The compiler's options of compressed gradients, and of pruned and rounded weights. Raises
+    TypeError, ValueError."""
+    if isinstance(prune, float):
+        prune = repr(prune)
+    options = {"compress": compress, "prune": prune, "quantize": quantize}
+    examples = {"compress": "powersgd,rank=4", "prune": "2:4", "quantize": "int8"}
+    for name, value in options.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is {type(value).__name__}, not text such as "
+                            f"{examples[name]!r}")
+        if value == "":
+            raise ValueError(f"{name} is empty; it is text such as {examples[name]!r}, or None")
+    if not isinstance(compress_over, str):
+        raise TypeError(f"compress_over is {type(compress_over).__name__}, not the name of an axis")
+    if compress is not None:
+        options["compress_over"] = compress_over
+    elif compress_over != "dp":
+        raise ValueError(f"compress_over is {compress_over!r}, but compress is not given")
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def update_delay_options(delay) -> dict:
     """The compiler's option of delayed updates. Raises TypeError, ValueError."""
     if isinstance(delay, str):

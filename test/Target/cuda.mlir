@@ -1,7 +1,9 @@
 // RUN: cleave-translate --exec-to-cuda %s | FileCheck %s
 
-// Each thread has four neighbours: one access of 16 bytes for each tensor.
-// CHECK: // grid 12, block 64
+// Each thread has four neighbours: one access of 16 bytes for each tensor. A
+// comment has the lines that the kernel is of.
+// CHECK: // cuda.mlir:{{[0-9]+}}, cuda.mlir:{{[0-9]+}}, cuda.mlir:
+// CHECK-NEXT: // grid 12, block 64
 // CHECK-LABEL: cleave_kernel_scale(const float *in0, const float *in1, float *out0, unsigned char *out1) {
 // CHECK: const int i = blockIdx.x * 64 + threadIdx.x;
 // CHECK: const int row = i / 192;

@@ -7,9 +7,9 @@
 
 #include "Flags.h"
 #include "PrecisionPatterns.h"
+#include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
-#include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/MeasureMachine.h"
@@ -204,9 +204,6 @@ std::string cleave::checkFlags(const Flags &flags) {
            flags.optimizerFusion + "'";
   if (std::string why = offloadProblem(flags.offload); !why.empty())
     return "--offload: " + why;
-  if (!flags.offload.empty() && flags.emit == "cuda")
-    return "--offload: CUDA has no second tier yet (pinned memory of the "
-           "host); leave it out";
   if (flags.checkFinite != "on" && flags.checkFinite != "off")
     return "--check-finite is on or off, not '" + flags.checkFinite + "'";
   if (!isPrecision(flags.precision))
@@ -231,7 +228,7 @@ std::string cleave::checkFlags(const Flags &flags) {
       return "--precision-policy: " + llvm::toString(policy.takeError());
   }
   if (!isActivationReduction(flags.activationReduction))
-    return "--activation-reduction is auto, f32 or 16bit, not '" +
+    return "--activation-reduction is auto, f32, products or 16bit, not '" +
            flags.activationReduction + "'";
   if (!isMergeProducts(flags.mergeProducts))
     return "--merge-products is auto, on or off, not '" + flags.mergeProducts +
@@ -239,7 +236,7 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.mergeProducts == "on" && flags.precision == "f32")
     return "--merge-products on needs --precision bf16 or fp16: weights in f32 "
            "are not copied";
-  if (!flags.compress.empty())
+  if (flags.compress.getNumOccurrences())
     if (std::string why = spmd::compressionProblem(flags.compress);
         !why.empty())
       return "--compress: " + why;
@@ -247,7 +244,8 @@ std::string cleave::checkFlags(const Flags &flags) {
     if (std::string why = graph::updateDelayProblem(flags.updateDelay);
         !why.empty())
       return "--update-delay: " + why;
-  if (flags.compressOver.getNumOccurrences() && flags.compress.empty())
+  if (flags.compressOver.getNumOccurrences() &&
+      !flags.compress.getNumOccurrences())
     return "--compress-over needs --compress";
   if (flags.compressStages.getNumOccurrences())
     if (std::string why = densityProblem(flags.compressStages); !why.empty())
@@ -267,13 +265,15 @@ std::string cleave::checkFlags(const Flags &flags) {
   if (flags.residual.getNumOccurrences() && flags.precision == "f32")
     return "--residual needs --precision bf16 or fp16: all values are f32 "
            "without";
-  if (flags.activationReduction == "16bit" && flags.precision == "f32")
+  bool narrow = flags.activationReduction == "16bit" ||
+                flags.activationReduction == "products";
+  if (narrow && flags.precision == "f32")
     return "--activation-reduction needs --precision bf16 or fp16: all sums "
-           "are f32 "
-           "without";
-  if (flags.activationReduction == "16bit" && flags.precision == "fp8")
-    return "--activation-reduction 16bit needs --precision bf16 or fp16: sums "
-           "of products of 8 bits are f32";
+           "are f32 without";
+  if (narrow && flags.precision == "fp8")
+    return "--activation-reduction " + flags.activationReduction +
+           " needs --precision bf16 or fp16: sums of products of 8 bits are "
+           "f32";
   if (flags.gradientType == "fp8" || !isPrecision(flags.gradientType))
     return "--gradient-dtype is f32, bf16 or fp16, not '" + flags.gradientType +
            "'";

@@ -228,12 +228,13 @@ struct Flags {
           "nearer to f32 and saves twice as many bytes of it")};
   cl::opt<std::string> activationReduction{
       "activation-reduction", cl::init("auto"), cl::cat(training),
-      cl::value_desc("auto|f32|16bit"),
+      cl::value_desc("auto|f32|products|16bit"),
       cl::desc(
           "With 16-bit precision, the type of products that are activations or "
-          "gradients of them, in which ranks exchange their sums over shards: "
-          "f32, the default on a processor, or 16bit, half the bytes, each "
-          "rank's part rounded, the default on a GPU")};
+          "gradients of them: f32, the default on a processor; products: 16 "
+          "bits, but f32 where ranks exchange their sums over shards, the "
+          "default on a GPU; or 16bit: ranks exchange half the bytes, each "
+          "rank's part rounded")};
   cl::opt<std::string> mergeProducts{
       "merge-products", cl::init("auto"), cl::cat(training),
       cl::value_desc("auto|on|off"),
@@ -257,11 +258,12 @@ struct Flags {
                "summed in full")};
   cl::opt<double> compressStages{
       "compress-stages", cl::cat(training), cl::value_desc("density"),
-      cl::desc("Of each row (last dimension) of an activation, send this share "
-               "of its elements, those of largest magnitude, to other stages of "
-               "the pipeline, and the gradient at the same places back; others "
-               "are 0, which changes the mathematics (DCT-MP). At 0.0333 stages "
-               "send 20 times fewer bytes in f32")};
+      cl::desc(
+          "Of each row (last dimension) of an activation, send this share "
+          "of its elements, those of largest magnitude, to other stages of "
+          "the pipeline, and the gradient at the same places back; others "
+          "are 0, which changes the mathematics (DCT-MP). At 0.0333 stages "
+          "send 20 times fewer bytes in f32")};
   cl::opt<std::string> prune{
       "prune", cl::cat(training), cl::value_desc("2:4|share[,setting]"),
       cl::desc(
@@ -446,7 +448,8 @@ struct Flags {
       "collective-chunks", cl::init(1), cl::cat(training),
       cl::desc(
           "Cut gathers and reductions of activations and their gradients, with "
-          "the contractions beside them, into up to this many chunks of samples "
+          "the contractions beside them, into up to this many chunks of "
+          "samples "
           "(or of positions), so that one chunk is communicated while another "
           "one is computed; 1: do not cut")};
   cl::opt<int64_t> collectiveChunkKib{

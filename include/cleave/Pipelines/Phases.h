@@ -66,12 +66,18 @@ struct PhaseOptions {
   bool scalesLoss() const { return precision == "fp16"; }
   /// The type of the residual stream in mixed precision: "16bit" or "f32".
   std::string residual = "16bit";
-  /// The type of sums of activations and of their gradients, in which shards
-  /// exchange them: "f32" or "16bit"; or "auto": on a GPU that of `precision`.
+  /// The type of products that are activations or gradients of them: "f32", or
+  /// "16bit", in which shards exchange their sums, too; or "products": 16 bits,
+  /// but f32 where they are summed over shards; or "auto": "products" on a GPU,
+  /// else "f32".
   std::string activationReduction = "auto";
   /// Whether products yield activations and their gradients in 16 bits.
   bool roundsSums() const {
-    return activationReduction == "16bit" ||
+    return activationReduction == "16bit" || widensSums();
+  }
+  /// Whether sums of such products over shards are f32 (--spmd-widen-sums).
+  bool widensSums() const {
+    return activationReduction == "products" ||
            (activationReduction == "auto" && processors > 0 &&
             precision != "f32" && precision != "fp8");
   }

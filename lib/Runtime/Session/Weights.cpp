@@ -77,14 +77,14 @@ bool WeightSource::equals(const WeightSource &other) const {
   return true;
 }
 
-/// The share that each of `count` slices takes of the sum over the first
-/// dimension of `from`, which has `slices` of them.
+/// Adds up the first `elements` of each of the equal `slices` of `from`, and
+/// writes the share that each of `count` takes of it.
 template <typename T>
-static std::vector<char> shareOfSum(const std::vector<char> &from,
-                                    int64_t slices, int64_t count) {
+static void shareOfSum(const std::vector<char> &from, int64_t slices,
+                       int64_t elements, int64_t count, char *to) {
   size_t size = from.size() / static_cast<size_t>(slices);
-  std::vector<char> share(size);
-  for (size_t at = 0; at < size; at += sizeof(T)) {
+  for (size_t at = 0, end = static_cast<size_t>(elements) * sizeof(T); at < end;
+       at += sizeof(T)) {
     double sum = 0;
     for (size_t slice = at; slice < from.size(); slice += size) {
       T value;
@@ -92,37 +92,50 @@ static std::vector<char> shareOfSum(const std::vector<char> &from,
       sum += static_cast<double>(value);
     }
     T own = static_cast<T>(sum / static_cast<double>(count));
-    std::memcpy(&share[at], &own, sizeof(T));
+    std::memcpy(to + at, &own, sizeof(T));
   }
-  return share;
 }
 
-/// Whether a file's tensor is `tensor` but for the size of the first dimension,
-/// of which only the sum counts.
-static bool hasSameSum(const FileTensor &entry, const Tensor &tensor) {
-  const std::vector<int64_t> &shape = fileShape(tensor);
+/// The number of elements in order that count.
+static int64_t sliceSize(llvm::ArrayRef<int64_t> shape, bool summed) {
+  int64_t size = 1;
+  for (int64_t dim : shape.drop_front(summed ? 1 : 0))
+    size *= dim;
+  return size;
+}
+
+/// Whether a file's tensor, of another shape, is what other workers have of
+/// `tensor`: but for the size of the first dimension, of which only the sum
+/// counts, and for the number of zeros behind the elements.
+static bool isOfOtherWorkers(const FileTensor &entry, const Tensor &tensor) {
+  llvm::ArrayRef<int64_t> there = entry.shape, here = fileShape(tensor);
   bool isFloat = tensor.dtype == DType::F32 || tensor.dtype == DType::F64;
-  return tensor.summed && isFloat && entry.shape.size() == shape.size() &&
-         entry.shape[0] != shape[0] && entry.shape[0] > 0 &&
-         llvm::ArrayRef(entry.shape).drop_front() ==
-             llvm::ArrayRef(shape).drop_front();
+  if (!isFloat || (!tensor.summed && tensor.elements == 0) || there == here ||
+      (tensor.summed && (there.empty() || there[0] <= 0)))
+    return false;
+  return tensor.elements > 0
+             ? sliceSize(there, tensor.summed) >= tensor.elements
+             : there.drop_front() == here.drop_front();
 }
 
-/// Replaces a source by the slice that `tensor` has of its sum.
+/// Replaces a source of other workers by what `tensor` has of it: the whole, or
+/// the slice that each worker has of the sum.
 static void share(const Tensor &tensor, WeightSource &source) {
   const FileTensor &entry = *source.entry;
-  std::vector<char> whole(static_cast<size_t>(entry.bytes /
-                                              source.conversion.fromBytes *
-                                              source.conversion.toBytes));
+  const std::vector<int64_t> &shape = fileShape(tensor);
+  std::vector<char> whole(static_cast<size_t>(
+      entry.bytes / source.conversion.fromBytes * source.conversion.toBytes));
   source.file->convert(entry, source.conversion, whole.data());
   auto slice = std::make_shared<WeightSource::Slice>();
-  int64_t slices = entry.shape[0], count = fileShape(tensor)[0];
-  slice->bytes = tensor.dtype == DType::F64
-                     ? shareOfSum<double>(whole, slices, count)
-                     : shareOfSum<float>(whole, slices, count);
-  slice->entry = {entry.name,
-                  safetensorsName(tensor.dtype).str(),
-                  fileShape(tensor),
+  int64_t slices = tensor.summed ? entry.shape[0] : 1,
+          count = tensor.summed ? shape[0] : 1,
+          size = sliceSize(shape, tensor.summed),
+          elements = tensor.elements > 0 ? tensor.elements : size;
+  slice->bytes.resize(static_cast<size_t>(size * source.conversion.toBytes));
+  (tensor.dtype == DType::F64 ? shareOfSum<double>
+                              : shareOfSum<float>)(whole, slices, elements,
+                                                   count, slice->bytes.data());
+  slice->entry = {entry.name, safetensorsName(tensor.dtype).str(), shape,
                   slice->bytes.data(),
                   static_cast<int64_t>(slice->bytes.size())};
   source.entry = &slice->entry;
@@ -137,7 +150,7 @@ static std::string convertible(const WeightFiles::Found &found,
   const FileTensor &entry = *found.entry;
   std::optional<Conversion> conversion =
       Conversion::find(entry.dtype, tensor.dtype);
-  bool shares = hasSameSum(entry, tensor);
+  bool shares = isOfOtherWorkers(entry, tensor);
   if (!conversion || (entry.shape != fileShape(tensor) && !shares))
     return "'" + entry.name + "' is " + entry.dtype + " " +
            shapeText(entry.shape) + " in the file, but " +
@@ -303,9 +316,9 @@ Error Session::take(Loaded &loaded) {
     for (const std::unique_ptr<Rank> &rank : ranks)
       if (rank->holds(*tensor))
         if (Error error = rank->change(*tensor, [&](char *part) {
-              std::memset(part, 0,
-                          static_cast<size_t>(
-                              localBytes(getProgram().mesh, *tensor)));
+              std::memset(
+                  part, 0,
+                  static_cast<size_t>(localBytes(getProgram().mesh, *tensor)));
             }))
           return error;
   return agree(

@@ -18,8 +18,8 @@ struct WeightSource {
   const SafetensorsFile *file = nullptr;
   const SafetensorsFile::Entry *entry = nullptr;
   Conversion conversion = {};
-  /// Memory of its own: one of the slices of the first dimension, which are all
-  /// equal, in the program's element type.
+  /// Memory of its own, in the program's element type: the tensor, or one of
+  /// the slices of its first dimension, which are all equal.
   struct Slice {
     SafetensorsFile::Entry entry;
     std::vector<char> bytes;

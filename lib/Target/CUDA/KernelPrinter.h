@@ -29,6 +29,9 @@ llvm::StringRef float8Functions();
 llvm::StringMap<llvm::SmallVector<int64_t>>
 usesOfKernels(mlir::ModuleOp module);
 
+/// The part of the names of functions that says how they reduce.
+const char *reductionName(exec::Reduction kind);
+
 /// Prints the functions of one kernel.
 ///
 /// If some launch has several uses of the kernel, the code is in a function of
@@ -74,11 +77,14 @@ private:
     std::optional<int64_t> sharedAt = std::nullopt;
   };
 
-  // Structure: PrintKernel.cpp.
+  // What depends on the form: AnalyseKernel.cpp.
   void analyse();
   void chooseTeams(bool scans);
   void holdRows(int64_t registers);
   void chooseVector();
+  bool needsRow(const Held &row);
+
+  // Functions: PrintKernel.cpp.
   void printHead(bool finish, int64_t blocks, llvm::StringRef note);
   void printTail();
   void printBounds(int64_t uses);
@@ -95,6 +101,8 @@ private:
   llvm::LogicalResult printRows();
   llvm::LogicalResult printFinish();
   std::string sumPlace(exec::AccumulateOp op, llvm::StringRef column);
+
+  // A row: PrintRow.cpp.
   llvm::LogicalResult printRow();
   llvm::LogicalResult printPass(exec::PassOp pass);
   llvm::LogicalResult printScanPass(exec::PassOp pass);
@@ -122,7 +130,6 @@ private:
                       mlir::ValueRange indices);
   Held *findHeld(mlir::Value memory, mlir::AffineMap map,
                  mlir::ValueRange indices);
-  bool needsRow(const Held &row);
   /// This thread's current element of a row that stays.
   std::string heldElement(const Held &row) const;
   /// The one that `op` begins, or reads (`op` is in another pass).

@@ -199,6 +199,7 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
   tensor.slot = text(attr(graph::kSlotAttr));
   tensor.optional = text(attr(graph::kOptionalAttr));
   tensor.summed = attr(graph::kSummedAttr) != nullptr;
+  tensor.elements = integer(attr(graph::kElementsAttr)).value_or(0);
   tensor.batchDim = integer(attr(graph::kBatchDimAttr)).value_or(-1);
   tensor.upperBound = integer(attr(kUpperBoundAttr)).value_or(0);
   if (std::optional<int64_t> ignored = integer(attr(kIgnoreIndexAttr))) {

@@ -55,6 +55,9 @@ class ExportReport:
                  f"({self.dense_bytes / max(self.bytes, 1):.2f}x); "
                  f"{len(self.forms)} weights are compressed",
                  f"largest error of an element: {max(self.errors.values(), default=0.0):.3g}"]
+        if any(self.sparsity.values()):
+            shares = self.sparsity.values()
+            lines.append(f"sparsity of weights: {min(shares):.2%} to {max(shares):.2%}")
         if self.loss is not None:
             lines.append(f"loss: {self.exported_loss:.6g}, {self.loss:.6g} before "
                          f"({self.loss_rise:+.3%})")
@@ -80,9 +83,14 @@ def export(step, kind: str, path: str | os.PathLike,
             the exported weights are compared with the step's.
 
     Raises:
-        ValueError: there is no such kind, or no batch in `data`.
+        TypeError: `step` is no compiled step.
+        ValueError: there is no such kind, no batch in `data`, or a weight is not finite.
         OSError: the file cannot be written.
     """
+    from ..step import Step
+
+    if not isinstance(step, Step):
+        raise TypeError(f"step is {type(step).__name__}, not what cleave.compile returned")
     return export_model(_OfStep(step), kind, path, data)
 
 
@@ -127,6 +135,9 @@ def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) ->
         if (first := kept.setdefault(value.data_ptr(), name)) != name and value.numel():
             aliases[name] = first
             continue
+        if name in weights and not torch.isfinite(value).all():
+            raise ValueError(f"'{name}' has elements that are not finite: they have no form in an "
+                             "export")
         parts, form = _encode(kind, value.detach().contiguous(), weights.get(name))
         tensors.update({name + suffix: part for suffix, part in parts.items()})
         if form:

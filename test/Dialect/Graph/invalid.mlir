@@ -336,3 +336,10 @@ func.func @optional(%x: tensor<2xf32> {graph.role = "state", graph.optional}) {
 func.func @summed(%x: tensor<f32> {graph.role = "state", graph.summed}) {
   return
 }
+
+// -----
+
+// expected-error@+1 {{attribute 'graph.elements' must be a positive number, of a tensor}}
+func.func @elements(%x: tensor<f32> {graph.role = "state", graph.elements = 0 : i64}) {
+  return
+}

@@ -4,7 +4,7 @@
 // Samples are of micro-batch, worker, sample. What a worker keeps is state.
 spmd.mesh @mesh <["mb" = 2, "dp" = 2]> sequential ["mb"]
 // CHECK-LABEL: func.func @train(
-// CHECK-SAME: tensor<2x2x4xf32> {graph.name = "w.residual", graph.of = "w", graph.optional = "compression", graph.parameter_dims = array<i64: -1, 0, 1>, graph.role = "state", graph.slot = "residual", graph.summed, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}, {}]>}
+// CHECK-SAME: tensor<2x2x4xf32> {graph.elements = 8 : i64, graph.name = "w.residual", graph.of = "w", graph.optional = "compression", graph.parameter_dims = array<i64: -1, 0, 1>, graph.role = "state", graph.slot = "residual", graph.summed, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}, {}]>}
 // POWER-SAME: tensor<4x1xf32> {graph.name = "w.right_factor"
 // CHECK-SAME: tensor<2x2x4xf32> {graph.updates = "w.residual"
 func.func @train(

@@ -149,7 +149,5 @@ def test_flags(large):
         return subprocess.run([tool(program), *flags], capture_output=True, text=True).stderr
     assert ("--offload: unknown kind 'weights'; what can be offloaded is state, masters and saved"
             in said("cleave-compile", large / "gpt.mlir", "--offload=state,weights", "--plan-only"))
-    assert ("--offload: CUDA has no second tier yet" in
-            said("cleave-compile", large / "gpt.mlir", "--offload=state", "--emit=cuda"))
     assert ("nowhere: cannot create the file for what is offloaded" in
             train(large, "moved", None, "--offload-dir=nowhere").stderr)

@@ -16,12 +16,12 @@ from training_support import same_bits, snapshot
 COMPRESSORS = ["topk,density=0.05", "threshold,keep=0.05,every=3", "powersgd,rank=2", "int8", "1bit"]
 
 
-def compiled(compress=None, ranks=2, **options):
+def compiled(compress=None, ranks=2, mesh=None, **options):
     torch.manual_seed(0)
     model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
     ids = torch.randint(0, 64, (8, 16))
     return cleave.compile(model, (ids, ids), optimizer=cleave.optim.AdamW(lr=1e-2),
-                          mesh={"dp": ranks}, compress=compress, check="off", **options)
+                          mesh=mesh or {"dp": ranks}, compress=compress, check="off", **options)
 
 
 def batches(count, seed=1):
@@ -93,7 +93,7 @@ def residuals(step, slot="residual"):
     return {key[0]: value.double() for key, value in snapshot(step)[1].items() if key[1] == slot}
 
 
-@pytest.mark.parametrize("compress", COMPRESSORS[:3])
+@pytest.mark.parametrize("compress", COMPRESSORS)
 @pytest.mark.parametrize("ranks, others", [(4, 2), (2, 4)])
 def test_other_workers_share_what_was_kept(compress, ranks, others, tmp_path):
     """The sum of all residuals stays, and so what training has still to be told."""
@@ -107,16 +107,49 @@ def test_other_workers_share_what_was_kept(compress, ranks, others, tmp_path):
     for name, value in residuals(again).items():
         share = (kept[name].sum(0) / others).float().double()
         assert all(worker.equal(share) for worker in value), name
+    owned = residuals(first, "owner_residual")
+    assert bool(owned) == (compress.split(",")[0] in ("int8", "1bit"))
+    for name, value in residuals(again, "owner_residual").items():
+        count = snapshot(again)[1][name, "exp_avg"].numel()
+        assert value.ravel()[:count].equal(owned[name].ravel()[:count])
+        assert not value.ravel()[count:].any()
     losses = train(again, 3, seed=2)
     assert losses == pytest.approx(train(first, 3, seed=2), rel=0.05)
 
 
-@pytest.mark.parametrize("compress", COMPRESSORS[3:])
-def test_owners_of_pieces_are_as_many(compress, tmp_path):
-    first = compiled(compress)
+@pytest.mark.parametrize("nodes, ranks", [(2, 4), (4, 2), (2, 1)])
+def test_other_nodes_share_what_was_kept(nodes, ranks, tmp_path):
+    """With other ranks in a node the pieces of a tensor are others; the sum is the same."""
+    options = dict(compress="topk,density=0.05", compress_over="node", plan="dp(node),dp")
+    first = compiled(mesh={"node": 2, "dp": 2}, **options)
+    again = compiled(mesh={"node": nodes, "dp": ranks}, **options)
+    train(first, 3)
+    first.save(tmp_path / "state")
+    again.load(tmp_path / "state")
+    kept, taken = residuals(first), residuals(again)
+    assert kept.keys() == taken.keys() and any(value.any() for value in kept.values())
+    for name, value in taken.items():
+        count = snapshot(again)[1][name, "exp_avg"].numel()
+        share = (kept[name].sum(0).ravel()[:count] / nodes).float().double()
+        assert all(worker.ravel()[:count].equal(share) for worker in value), name
+        assert not value.reshape(nodes, -1)[:, count:].any()
+    losses = train(again, 3, seed=2)
+    assert losses == pytest.approx(train(first, 3, seed=2), rel=0.05)
+
+
+def test_owners_of_another_model_are_refused(tmp_path):
+    """A file with fewer elements than a tensor has changes nothing."""
+    first = compiled("int8")
     train(first, 1)
     first.save(tmp_path / "state")
-    again = compiled(compress, ranks=4)
+    path, = (tmp_path / "state").glob("*optimizer*.safetensors")
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith(".owner_residual"))
+    tensors[name] = tensors[name][:, :-1].contiguous()
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file(tensors, path, metadata)
+    again = compiled("int8", ranks=4)
     before = snapshot(again)
     with pytest.raises(ValueError, match="owner_residual' is F32 .* in the file, but F32"):
         again.load(tmp_path / "state")
@@ -139,6 +172,29 @@ def test_a_dense_run_goes_on_compressed(compress, tmp_path):
     losses = train(step, 3, seed=2)
     expected = train(dense, 3, seed=2)
     assert losses[0] == expected[0] and losses == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("options, error, message", [
+    (dict(compress=""), ValueError, "compress is empty; it is text such as 'powersgd,rank=4'"),
+    (dict(compress=4), TypeError, "compress is int, not text such as 'powersgd,rank=4'"),
+    (dict(prune=""), ValueError, "prune is empty"),
+    (dict(prune=4), TypeError, "prune is int, not text such as '2:4'"),
+    (dict(quantize=8), TypeError, "quantize is int, not text such as 'int8'"),
+    (dict(compress_over="node"), ValueError, "compress_over is 'node', but compress is not given"),
+    (dict(compress="topk,density=1", compress_over=1), TypeError, "not the name of an axis"),
+])
+def test_options_that_are_no_text(options, error, message):
+    with pytest.raises(error, match=message):
+        compiled(**options)
+
+
+def test_techniques_together():
+    """Compressed sums, of which updates are a step late, of pruned weights; a share is a number."""
+    step = compiled("powersgd,rank=4", ranks=4, update_delay=1, prune=0.5)
+    assert all(np.isfinite(loss) for loss in train(step, 3))
+    pruned = [value for name, value in step.state_dict().items() if name.endswith("query.weight")]
+    assert pruned and all((value == 0).double().mean() == 0.5 for value in pruned)
+    compiled("powersgd,rank=4", ranks=4, update_delay=1, prune="2:4")
 
 
 def test_a_part_of_what_was_kept_is_refused(tmp_path):

@@ -190,6 +190,21 @@ def test_refusals():
         compiled(quantize="int8", precision="fp8")
     with pytest.raises(ValueError, match="there are int8, sparse, bf16"):
         cleave.export(compiled(), "int4", "/dev/null")
+    with pytest.raises(TypeError, match="step is str, not what cleave.compile returned"):
+        cleave.export("step", "int8", "/dev/null")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_exported(value, tmp_path):
+    step = compiled()
+    state = step.state_dict()
+    name = next(name for name in state if name.endswith("query.weight"))
+    state[name] = state[name].clone()
+    state[name].view(-1)[3] = value
+    step.load_state_dict(state)
+    with pytest.raises(ValueError, match=f"'{name}' has elements that are not finite"):
+        cleave.export(step, "int8", tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_int8_is_what_pytorch_reads(tmp_path):
@@ -247,6 +262,8 @@ def test_sparse_exports_have_the_same_bits(prune, form, part, tmp_path):
     dense = cleave.read_export(tmp_path / "sparse.safetensors")
     assert all(torch.equal(dense[name], value) for name, value in state.items())
     assert all(error == 0 for error in report.errors.values())
+    shares = [1 - np.count_nonzero(dense[name]) / dense[name].numel() for name in report.forms]
+    assert f"sparsity of weights: {min(shares):.2%} to {max(shares):.2%}" in str(report)
 
 
 def test_16_bit_exports_are_rounded_to_nearest(tmp_path):

@@ -201,12 +201,12 @@ TEST(Program, ParseErrorsSayWhere) {
   EXPECT_NE(message("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(message("{}").find("no version"), std::string::npos);
   EXPECT_NE(message("{\"version\": 99}").find("version 99"), std::string::npos);
-  EXPECT_NE(message("{\"version\": 15, \"colour\": 3}").find("unknown field"),
+  EXPECT_NE(message("{\"version\": 16, \"colour\": 3}").find("unknown field"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 15, \"arenaBytes\": \"x\"}")
+  EXPECT_NE(message("{\"version\": 16, \"arenaBytes\": \"x\"}")
                 .find("expected an integer at program.arenaBytes"),
             std::string::npos);
-  EXPECT_NE(message("{\"version\": 15, \"parts\": [{\"commands\": [{\"kind\": "
+  EXPECT_NE(message("{\"version\": 16, \"parts\": [{\"commands\": [{\"kind\": "
                     "\"dance\"}]}]}")
                 .find("program.parts[0].commands[0].kind"),
             std::string::npos);

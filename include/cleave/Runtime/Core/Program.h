@@ -143,6 +143,10 @@ struct Tensor {
   /// State: whether only the sum over the first dimension counts: if a
   /// checkpoint has another size there, each slice takes its share of the sum.
   bool summed = false;
+  /// State: of how many elements it is the sequence (each slice of the first
+  /// dimension, if `summed`), with zeros behind them, of which a checkpoint may
+  /// have another number; 0: of all.
+  int64_t elements = 0;
   /// Input, Output: the dimension that micro-batches slice, or -1.
   int batchDim = -1;
   /// Input: indices must satisfy 0 <= id < upperBound (0: unchecked);
@@ -694,7 +698,7 @@ struct DeviceConstant {
 /// The program of one pipeline position: of the ranks with coordinate
 /// `position` on the axis `pipelineAxis` of the mesh, or of all.
 struct Program {
-  static constexpr int kVersion = 15;
+  static constexpr int kVersion = 16;
   /// Scratch memory is planned for each thread.
   static constexpr int kMaxThreads = 1024;
   int version = kVersion;

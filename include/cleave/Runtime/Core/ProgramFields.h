@@ -55,6 +55,7 @@ template <typename F> void fields(F &f, const Tensor *) {
   f("slot", &Tensor::slot);
   f("optional", &Tensor::optional);
   f("summed", &Tensor::summed);
+  f("elements", &Tensor::elements);
   f("batchDim", &Tensor::batchDim);
   f("upperBound", &Tensor::upperBound);
   f("hasIgnoreIndex", &Tensor::hasIgnoreIndex);

@@ -100,6 +100,13 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
     return isa<UnitAttr>(attribute.getValue()) && tensor && tensor.getRank() > 0
                ? success()
                : error("must be a unit, of a tensor with a dimension to sum over");
+  if (name == kElementsAttr) {
+    // Shards have fewer.
+    auto count = dyn_cast<IntegerAttr>(attribute.getValue());
+    return tensor && count && count.getInt() > 0
+               ? success()
+               : error("must be a positive number, of a tensor");
+  }
   if (name == kParameterDimsAttr) {
     auto dims = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
     if (!dims || !tensor ||

@@ -290,6 +290,7 @@ LogicalResult Pruning::run() {
   // Before anything is rewritten: masks are no contractions.
   std::vector<ContractionWeight> weights = findContractionWeights(step);
   bool any = false;
+  std::string example;
   for (const ContractionWeight &weight : weights) {
     auto result = llvm::find(updated, weight.argument);
     if (result == updated.end())
@@ -298,6 +299,8 @@ LogicalResult Pruning::run() {
     if (std::string why = problem(weight, parameter); !why.empty()) {
       emitRemark(weight.argument.getLoc())
           << "\"" << weight.name << "\" is not pruned: " << why;
+      if (example.empty())
+        example = "; \"" + weight.name + "\": " + why;
       continue;
     }
     OpOperand &operand = returnOp->getOpOperand(result - updated.begin());
@@ -307,7 +310,8 @@ LogicalResult Pruning::run() {
   if (!any)
     return step.emitError("pruning: '@")
            << step.getSymName()
-           << "' trains no weight of a contraction that can be pruned";
+           << "' trains no weight of a contraction that can be pruned"
+           << example;
   return success();
 }
 

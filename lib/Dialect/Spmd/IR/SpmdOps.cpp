@@ -250,8 +250,12 @@ static Attr readWritten(Value value, StringRef own, StringRef all) {
   return list ? dyn_cast<Attr>(list[result.getResultNumber()]) : Attr();
 }
 
+ShardingAttr cleave::spmd::writtenShardingAttr(Value value) {
+  return readWritten<ShardingAttr>(value, kShardingAttr, kShardingsAttr);
+}
+
 std::optional<Sharding> cleave::spmd::writtenSharding(Value value) {
-  auto known = readWritten<ShardingAttr>(value, kShardingAttr, kShardingsAttr);
+  ShardingAttr known = writtenShardingAttr(value);
   if (!known)
     return std::nullopt;
   return known.getSharding();

@@ -23,15 +23,9 @@ static RankedTensorType tensor(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
-static ShardingAttr shardingOf(Operation *op) {
-  auto list = op->getAttrOfType<ArrayAttr>(kShardingsAttr);
-  return list && list.size() == 1 ? dyn_cast<ShardingAttr>(list[0])
-                                  : ShardingAttr();
-}
-
 /// Gives `to` the place of `from`, which has the same shape.
 static void placeAs(Operation *to, Operation *from) {
-  if (ShardingAttr sharding = shardingOf(from))
+  if (ShardingAttr sharding = writtenShardingAttr(from->getResult(0)))
     annotate(to, sharding,
              writtenGlobalType(from->getResult(0))
                  .clone(tensor(to->getResult(0)).getElementType()));
@@ -157,7 +151,8 @@ Value HeadsToLinear::reshape(Value value, int64_t first, int64_t count) {
     if (!sharding->open.empty())
       drop(sharding->open);
     annotate(result.getDefiningOp(),
-             ShardingAttr::get(shardingOf(product).getMesh(), *sharding),
+             ShardingAttr::get(
+                 writtenShardingAttr(product.getOutput()).getMesh(), *sharding),
              RankedTensorType::get(whole, type.getElementType()));
   }
   return result;
@@ -167,7 +162,7 @@ void HeadsToLinear::run() {
   std::optional<Bias> bias = readBias(product, /*wide=*/true);
   std::string error;
   auto equation = graph::Einsum::parse(product.getEquation(), error);
-  if (!bias || !equation || !shardingOf(product) ||
+  if (!bias || !equation || !writtenShardingAttr(product.getOutput()) ||
       isPartial(product.getOutput()) || !dominates(bias->vector, product))
     return;
   // The columns are what the weight has before what is summed.
@@ -198,7 +193,8 @@ void HeadsToLinear::run() {
     if (!sharding)
       return narrow.erase();
     annotate(narrow,
-             ShardingAttr::get(shardingOf(product).getMesh(), *sharding),
+             ShardingAttr::get(
+                 writtenShardingAttr(product.getOutput()).getMesh(), *sharding),
              writtenGlobalType(own).clone(type.getElementType()));
     own = narrow;
   }
@@ -220,7 +216,9 @@ void HeadsToLinear::run() {
   sharding->dims.truncate(kept + 1);
   if (!sharding->open.empty())
     sharding->open.truncate(kept + 1);
-  annotate(linear, ShardingAttr::get(shardingOf(product).getMesh(), *sharding),
+  annotate(linear,
+           ShardingAttr::get(writtenShardingAttr(product.getOutput()).getMesh(),
+                             *sharding),
            RankedTensorType::get(whole, type.getElementType()));
   bias->sum->getResult(0).replaceAllUsesWith(result.getOutput());
 }

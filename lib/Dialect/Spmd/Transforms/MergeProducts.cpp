@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/Einsum.h"
-#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "Pieces.h"
+#include "ProductGroups.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Spmd/IR/OfDevice.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -21,209 +21,11 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-//===----------------------------------------------------------------------===//
-// Products, and groups of them
-//===----------------------------------------------------------------------===//
-
-namespace {
-
-/// A product, plus a vector along its last dimension or not.
-struct Product {
-  Operation *op;
-  Value lhs, rhs, bias;
-  graph::Einsum equation;
-  TypeAttr element;
-
-  static std::optional<Product> read(Operation *op);
-
-  /// Whether the other one differs in the values that it reads only.
-  bool isLike(const Product &other) const {
-    return op->getName() == other.op->getName() &&
-           equation.str() == other.equation.str() && element == other.element &&
-           !bias == !other.bias;
-  }
-  /// The same of other values.
-  Value rebuild(OpBuilder &builder, Value lhs, Value rhs, Value bias) const;
-};
-
-/// Products of one value by several weights.
-struct Group {
-  SmallVector<Product> products;
-  /// The dimension of weights along which they are concatenated.
-  int64_t dim;
-
-  char letter() const { return products.front().equation.rhs[dim]; }
-};
-
-} // namespace
-
 static RankedTensorType tensor(Value value) {
   return cast<RankedTensorType>(value.getType());
 }
 
-std::optional<Product> Product::read(Operation *op) {
-  if (auto linear = dyn_cast<graph::LinearOp>(op)) {
-    // [..., i] by [o, i].
-    graph::Einsum equation;
-    for (int64_t i = 0, e = tensor(linear.getInput()).getRank(); i + 1 < e; ++i)
-      equation.lhs += static_cast<char>('A' + i);
-    equation.output = equation.lhs + "o";
-    equation.lhs += "i";
-    equation.rhs = "oi";
-    return Product{op,
-                   linear.getInput(),
-                   linear.getWeight(),
-                   linear.getBias(),
-                   equation,
-                   linear.getResultElementAttr()};
-  }
-  if (auto contract = dyn_cast<graph::ContractOp>(op)) {
-    std::string error;
-    auto equation = graph::Einsum::parse(contract.getEquation(), error);
-    if (!equation)
-      return std::nullopt;
-    return Product{op,      contract.getLhs(), contract.getRhs(),
-                   Value(), *equation,         contract.getResultElementAttr()};
-  }
-  return std::nullopt;
-}
-
-Value Product::rebuild(OpBuilder &builder, Value lhs, Value rhs,
-                       Value bias) const {
-  if (isa<graph::LinearOp>(op))
-    return graph::LinearOp::create(builder, op->getLoc(), lhs, rhs, bias,
-                                   element);
-  return graph::ContractOp::create(builder, op->getLoc(),
-                                   builder.getStringAttr(equation.str()), lhs,
-                                   rhs, element);
-}
-
-/// The sharding that is written on the op of a value.
-static ShardingAttr shardingOf(Value value) {
-  auto result = dyn_cast<OpResult>(value);
-  auto list = result
-                  ? result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr)
-                  : ArrayAttr();
-  return list ? dyn_cast<ShardingAttr>(list[result.getResultNumber()])
-              : ShardingAttr();
-}
-
-/// Marks `op` if what it does along `dim` of a value with the sharding of
-/// `piece` is of a device alone.
-static void markOfDevice(Operation *op, Value piece, int64_t dim) {
-  if (ShardingAttr sharding = shardingOf(piece);
-      sharding && !sharding.getSharding().dims[dim].empty())
-    op->setAttr(kOfDeviceAttr, UnitAttr::get(op->getContext()));
-}
-
-/// Gives `whole` the sharding of one of its pieces along a dimension: each
-/// device has its shards of all pieces, one after the other.
-static Value placeAs(Value whole, Value piece, int64_t dim) {
-  RankedTensorType global = writtenGlobalType(piece);
-  if (ShardingAttr sharding = shardingOf(piece); sharding && global) {
-    SmallVector<int64_t> shape(global.getShape());
-    shape[dim] = shape[dim] / tensor(piece).getDimSize(dim) *
-                 tensor(whole).getDimSize(dim);
-    annotate(whole.getDefiningOp(), sharding,
-             RankedTensorType::get(shape, global.getElementType()));
-  }
-  return whole;
-}
-
-/// Whether types are equal but for the size of a dimension, and shardings are.
-static bool isAlike(Value a, Value b, int64_t dim) {
-  RankedTensorType x = tensor(a), y = tensor(b);
-  if (x.getRank() != y.getRank() || x.getElementType() != y.getElementType() ||
-      shardingOf(a) != shardingOf(b) || x.getDimSize(dim) == 0 ||
-      y.getDimSize(dim) == 0)
-    return false;
-  SmallVector<int64_t> shape(x.getShape());
-  shape[dim] = y.getDimSize(dim);
-  return ArrayRef<int64_t>(shape) == y.getShape();
-}
-
-/// The parameter that `value` is in another type, or gathered: a copy that is
-/// made once, and may as well be made in a part of a larger value. Null if it
-/// is something else, or the parameter itself.
-static BlockArgument copiedParameter(Value value) {
-  if (isa<BlockArgument>(value))
-    return nullptr;
-  while (
-      isa_and_nonnull<graph::CastOp, graph::ReshapeOp, AllGatherOp, BarrierOp>(
-          value.getDefiningOp()))
-    value = value.getDefiningOp()->getOperand(0);
-  auto argument = dyn_cast<BlockArgument>(value);
-  auto function =
-      argument ? dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp())
-               : func::FuncOp();
-  return function &&
-                 graph::hasRole(function, argument.getArgNumber(), "parameter")
-             ? argument
-             : BlockArgument();
-}
-
-/// The first dimension of the weight that only the result has, too; -1 if there
-/// is none.
-static int64_t freeDim(const graph::Einsum &equation) {
-  for (auto [i, letter] : llvm::enumerate(equation.rhs))
-    if (equation.lhs.find(letter) == std::string::npos &&
-        equation.output.find(letter) != std::string::npos)
-      return i;
-  return -1;
-}
-
-/// The groups of a block. Between the products of one is no other product: what
-/// all layers of a model read, such as what an encoder gives, is not multiplied
-/// for all of them at once.
-static SmallVector<Group> findGroups(Block &body) {
-  SmallVector<Group> groups;
-  Group open;
-  auto close = [&] {
-    if (open.products.size() > 1)
-      groups.push_back(std::move(open));
-    open = Group();
-  };
-  for (Operation &op : body) {
-    auto product = Product::read(&op);
-    if (!product)
-      continue;
-    int64_t dim = freeDim(product->equation);
-    // Parts of the first dimension lie in one place each.
-    bool fits = dim == 0 && copiedParameter(product->rhs) &&
-                (!product->bias || copiedParameter(product->bias));
-    if (!open.products.empty()) {
-      const Product &first = open.products.front();
-      bool joins =
-          fits && product->isLike(first) && product->lhs == first.lhs &&
-          dim == open.dim && isAlike(product->rhs, first.rhs, dim) &&
-          shardingOf(product->op->getResult(0)) ==
-              shardingOf(first.op->getResult(0)) &&
-          llvm::none_of(open.products, [&](const Product &other) {
-            return copiedParameter(other.rhs) == copiedParameter(product->rhs);
-          });
-      if (!joins)
-        close();
-    }
-    if (!fits)
-      continue;
-    open.dim = dim;
-    open.products.push_back(std::move(*product));
-  }
-  close();
-  return groups;
-}
-
-//===----------------------------------------------------------------------===//
-// Rewriting
-//===----------------------------------------------------------------------===//
-
 namespace {
-
-/// Values that are slices of one along a dimension.
-struct Pieces {
-  SmallVector<Value> values;
-  int64_t dim;
-};
 
 /// Merges one group: forward, and what differentiation made of it.
 class Merger {
@@ -231,7 +33,7 @@ public:
   /// The products of copies of each parameter.
   using Readers = llvm::DenseMap<Value, SmallVector<Operation *>>;
 
-  Merger(Group &group, const Readers &readers, bool gradients,
+  Merger(ProductGroup &group, const Readers &readers, bool gradients,
          OpBuilder &builder)
       : group(group), readersOf(readers), gradients(gradients),
         builder(builder) {}
@@ -261,7 +63,6 @@ private:
   Value concat(const Pieces &pieces);
   Value inRows(Value gradient, ArrayRef<int64_t> order);
   Gradients joinGradients(ArrayRef<Product> readers);
-  SmallVector<Operation *> cut(Value whole, const Pieces &pieces);
   void replace(Pieces pieces, Value whole);
   void moveReaders(ArrayRef<Operation *> slices);
   void insertBehind(ArrayRef<Value> values);
@@ -272,7 +73,7 @@ private:
   void mergeWeightGradients(const Gradients &gradients);
   void mergeBiasGradients(const Gradients &gradients);
 
-  Group &group;
+  ProductGroup &group;
   const Readers &readersOf;
   /// Whether gradients of weights and biases are merged.
   bool gradients;
@@ -282,44 +83,6 @@ private:
 };
 
 } // namespace
-
-/// The value of which `pieces` are all slices, one after the other; null if
-/// there is none: weights that were merged before.
-static Value cutFrom(const Pieces &pieces) {
-  Value whole;
-  int64_t offset = 0;
-  for (Value piece : pieces.values) {
-    auto slice = piece.getDefiningOp<graph::SliceOp>();
-    if (!slice || (whole && slice.getInput() != whole) ||
-        slice.getOffsets()[pieces.dim] != offset)
-      return nullptr;
-    whole = slice.getInput();
-    offset += tensor(piece).getDimSize(pieces.dim);
-  }
-  SmallVector<int64_t> shape(tensor(pieces.values.front()).getShape());
-  shape[pieces.dim] = offset;
-  return tensor(whole).getShape() == ArrayRef<int64_t>(shape) ? whole : Value();
-}
-
-/// What `pieces` are with their first dimensions as one, if they are, and can
-/// be concatenated along the first of these.
-static std::optional<Pieces> beforeReshape(const Pieces &pieces) {
-  Pieces result{{}, 0};
-  for (Value piece : pieces.values) {
-    auto reshape = piece.getDefiningOp<graph::ReshapeOp>();
-    if (!reshape || pieces.dim != 0)
-      return std::nullopt;
-    Value from = reshape.getInput();
-    ArrayRef<int64_t> shape = tensor(from).getShape(),
-                      rest = tensor(piece).getShape().drop_front();
-    if (shape.size() <= rest.size() + 1 ||
-        shape.take_back(rest.size()) != rest ||
-        (!result.values.empty() && !isAlike(from, result.values.front(), 0)))
-      return std::nullopt;
-    result.values.push_back(from);
-  }
-  return result;
-}
 
 Value Merger::concat(const Pieces &pieces) {
   if (Value whole = cutFrom(pieces))
@@ -346,26 +109,6 @@ Value Merger::concat(const Pieces &pieces) {
   return whole;
 }
 
-/// The slices of `whole` that `pieces` are.
-SmallVector<Operation *> Merger::cut(Value whole, const Pieces &pieces) {
-  SmallVector<Operation *> slices;
-  int64_t offset = 0;
-  for (Value piece : pieces.values) {
-    RankedTensorType type = tensor(piece);
-    SmallVector<int64_t> offsets(type.getRank(), 0), strides(type.getRank(), 1);
-    offsets[pieces.dim] = offset;
-    offset += type.getDimSize(pieces.dim);
-    auto slice =
-        graph::SliceOp::create(builder, piece.getLoc(), whole, offsets,
-                               llvm::to_vector(type.getShape()), strides);
-    if (ShardingAttr sharding = shardingOf(piece))
-      annotate(slice, sharding, writtenGlobalType(piece));
-    markOfDevice(slice, piece, pieces.dim);
-    slices.push_back(slice);
-  }
-  return slices;
-}
-
 /// Replaces pieces of values that were computed apart by slices of the whole.
 /// What all pieces are reduced by is done to the whole.
 void Merger::replace(Pieces pieces, Value whole) {
@@ -380,7 +123,7 @@ void Merger::replace(Pieces pieces, Value whole) {
           AllReduceOp op = reduction(piece);
           return op && op.getKind() == first.getKind() &&
                  op.getMesh() == first.getMesh() &&
-                 shardingOf(op) == shardingOf(first) &&
+                 writtenShardingAttr(op) == writtenShardingAttr(first) &&
                  op.getAxes() == first.getAxes();
         }))
       break;
@@ -391,7 +134,7 @@ void Merger::replace(Pieces pieces, Value whole) {
     for (Value &piece : pieces.values)
       piece = reduction(piece).getOutput();
   }
-  SmallVector<Operation *> slices = cut(whole, pieces);
+  SmallVector<Operation *> slices = cut(builder, whole, pieces);
   for (auto [slice, piece] : llvm::zip_equal(slices, pieces.values))
     piece.replaceAllUsesWith(slice->getResult(0));
   moveReaders(slices);
@@ -433,7 +176,7 @@ void Merger::insertBehind(ArrayRef<Value> values) {
 /// weights.
 std::optional<SmallVector<Product>> Merger::findReaders() {
   SmallVector<Product> found;
-  for (const Product &product : group.products) {
+  for (const Product &product : group) {
     SmallVector<Product> own;
     BlockArgument parameter = copiedParameter(product.rhs);
     for (Operation *op :
@@ -441,23 +184,21 @@ std::optional<SmallVector<Product>> Merger::findReaders() {
       if (op == product.op)
         continue;
       Product reader = *Product::read(op);
-      char letter = reader.equation.rhs[group.dim];
+      char letter = reader.equation.rhs.front();
       if (reader.equation.lhs.find(letter) != std::string::npos &&
           reader.equation.output.find(letter) == std::string::npos)
         own.push_back(reader);
     }
-    if (own.size() != 1 || own.front().bias ||
-        (tensor(product.rhs).getRank() != tensor(own.front().rhs).getRank() &&
-         group.dim != 0))
+    if (own.size() != 1 || own.front().bias)
       return std::nullopt;
     if (!found.empty()) {
       const Product &first = found.front();
-      int64_t dim = first.equation.lhs.find(first.equation.rhs[group.dim]);
+      int64_t dim = first.equation.lhs.find(first.equation.rhs.front());
       if (!own.front().isLike(first) ||
-          !isAlike(own.front().rhs, first.rhs, group.dim) ||
+          !isAlike(own.front().rhs, first.rhs, /*dim=*/0) ||
           !isAlike(own.front().lhs, first.lhs, dim) ||
-          shardingOf(own.front().op->getResult(0)) !=
-              shardingOf(first.op->getResult(0)))
+          writtenShardingAttr(own.front().op->getResult(0)) !=
+              writtenShardingAttr(first.op->getResult(0)))
         return std::nullopt;
     }
     found.push_back(own.front());
@@ -483,7 +224,7 @@ Value Merger::inRows(Value gradient, ArrayRef<int64_t> order) {
     return gradient;
   Value moved =
       graph::TransposeOp::create(builder, gradient.getLoc(), gradient, order);
-  if (ShardingAttr known = shardingOf(gradient)) {
+  if (ShardingAttr known = writtenShardingAttr(gradient)) {
     Sharding sharding = known.getSharding(), own = sharding;
     RankedTensorType global = writtenGlobalType(gradient);
     SmallVector<int64_t> shape;
@@ -514,7 +255,7 @@ Merger::Gradients Merger::joinGradients(ArrayRef<Product> readers) {
   for (size_t at = 0; at < equation.lhs.size(); ++at)
     if (!llvm::is_contained(result.order, static_cast<int64_t>(at)))
       result.order.push_back(at);
-  result.dim = result.reorder(equation.lhs).find(equation.rhs[group.dim]);
+  result.dim = result.reorder(equation.lhs).find(equation.rhs.front());
   Pieces pieces{{}, result.dim};
   for (const Product &reader : readers)
     result.values.push_back(reader.lhs);
@@ -543,13 +284,13 @@ void Merger::mergeSum(ArrayRef<Product> readers, const Gradients &gradients) {
       flattenSum(operand, terms);
   } while (!llvm::all_of(readers, isTerm));
   auto place = [&](Value value) {
-    if (ShardingAttr sharding = shardingOf(sum))
+    if (ShardingAttr sharding = writtenShardingAttr(sum))
       annotate(value.getDefiningOp(), sharding, writtenGlobalType(sum));
     return value;
   };
   builder.setInsertionPoint(sum.getDefiningOp());
   // Backward may read copies of its own, made when it needs them.
-  Pieces weights{{}, group.dim};
+  Pieces weights{{}, /*dim=*/0};
   for (const Product &reader : readers)
     weights.values.push_back(reader.rhs);
   Product product = readers.front();
@@ -597,8 +338,8 @@ void Merger::mergeWeightGradients(const Gradients &gradients) {
     Value ownInput = ownIsLhs ? own->rhs : own->lhs;
     if (first &&
         (!own->isLike(*first) || isLhs != ownIsLhs || input != ownInput ||
-         shardingOf(own->op->getResult(0)) !=
-             shardingOf(first->op->getResult(0))))
+         writtenShardingAttr(own->op->getResult(0)) !=
+             writtenShardingAttr(first->op->getResult(0))))
       return;
     if (!first)
       first = own;
@@ -670,7 +411,8 @@ void Merger::mergeBiasGradients(const Gradients &gradients) {
       }
     if (!own ||
         (first && (own->kept != first->kept || own->element != first->element ||
-                   shardingOf(own->result) != shardingOf(first->result))))
+                   writtenShardingAttr(own->result) !=
+                       writtenShardingAttr(first->result))))
       return;
     if (!first)
       first = own;
@@ -692,7 +434,7 @@ void Merger::mergeBiasGradients(const Gradients &gradients) {
   if (first->element) {
     whole = graph::CastOp::create(builder, whole.getLoc(),
                                   tensor(whole).clone(first->element), whole);
-    if (ShardingAttr sharding = shardingOf(gradients.whole))
+    if (ShardingAttr sharding = writtenShardingAttr(gradients.whole))
       annotate(whole.getDefiningOp(), sharding,
                writtenGlobalType(gradients.whole).clone(first->element));
   }
@@ -715,7 +457,7 @@ void Merger::hoist(Value value, Operation *op) {
 void Merger::replaceBehind(Pieces pieces, Value whole) {
   Operation *join = whole.getDefiningOp();
   builder.setInsertionPointAfter(join);
-  SmallVector<Operation *> slices = cut(whole, pieces);
+  SmallVector<Operation *> slices = cut(builder, whole, pieces);
   for (auto [slice, piece] : llvm::zip_equal(slices, pieces.values))
     piece.replaceUsesWithIf(slice->getResult(0), [&](OpOperand &use) {
       return join->isBeforeInBlock(use.getOwner());
@@ -724,14 +466,15 @@ void Merger::replaceBehind(Pieces pieces, Value whole) {
 
 void Merger::run() {
   // As groups before have left them.
-  for (Product &product : group.products)
+  for (Product &product : group)
     product = *Product::read(product.op);
-  const Product &first = group.products.front();
+  const Product &first = group.front();
   builder.setInsertionPoint(first.op);
-  Pieces weights{{}, group.dim}, biases{{}, 0},
+  Pieces weights{{}, /*dim=*/0}, biases{{}, 0},
       results{{},
-              static_cast<int64_t>(first.equation.output.find(group.letter()))};
-  for (const Product &product : group.products) {
+              static_cast<int64_t>(
+                  first.equation.output.find(first.equation.rhs.front()))};
+  for (const Product &product : group) {
     weights.values.push_back(product.rhs);
     if (product.bias)
       biases.values.push_back(product.bias);
@@ -771,7 +514,7 @@ struct MergeProductsPass
       if (function.isExternal())
         continue;
       Block &body = function.getBody().front();
-      SmallVector<Group> groups = findGroups(body);
+      SmallVector<ProductGroup> groups = findProductGroups(body);
       if (groups.empty())
         continue;
       Merger::Readers readers;
@@ -784,7 +527,7 @@ struct MergeProductsPass
         if (isOpTriviallyDead(&op))
           unread.insert(&op);
       OpBuilder builder(function.getContext());
-      for (Group &group : groups)
+      for (ProductGroup &group : groups)
         Merger(group, readers, gradients, builder).run();
       for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
         if (isOpTriviallyDead(&op) && !unread.contains(&op))

@@ -103,16 +103,8 @@ void Optimizer::reduceSum(graph::AddOp sum) {
       first->getAttrDictionary() != second->getAttrDictionary() ||
       first.getInput().getType() != second.getInput().getType())
     return;
-  auto placeOf = [](Value value) {
-    auto result = dyn_cast<OpResult>(value);
-    auto all = result
-                   ? result.getOwner()->getAttrOfType<ArrayAttr>(kShardingsAttr)
-                   : ArrayAttr();
-    return all ? dyn_cast<ShardingAttr>(all[result.getResultNumber()])
-               : ShardingAttr();
-  };
-  ShardingAttr place = placeOf(first.getInput());
-  if (!place || place != placeOf(second.getInput()))
+  ShardingAttr place = writtenShardingAttr(first.getInput());
+  if (!place || place != writtenShardingAttr(second.getInput()))
     return;
   rewriter.setInsertionPoint(sum);
   auto terms = graph::AddOp::create(rewriter, sum.getLoc(), first.getInput(),
@@ -163,14 +155,13 @@ bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
     return mesh.overlap(digit, *digits);
   });
 
-  auto shardings = slice->getAttrOfType<ArrayAttr>(kShardingsAttr);
-  auto globals = slice->getAttrOfType<ArrayAttr>(kGlobalTypesAttr);
-  if (!shardings || !globals)
+  std::optional<Sharding> sharding = writtenSharding(slice->getResult(0));
+  RankedTensorType global = writtenGlobalType(slice->getResult(0));
+  if (!sharding || !global)
     return false;
-  auto global = cast<RankedTensorType>(cast<TypeAttr>(globals[0]).getValue());
   cut.kind = CollectiveKind::ReduceScatter;
   cut.reduction = reduce.reduction;
-  cut.sharding = cast<ShardingAttr>(shardings[0]).getSharding();
+  cut.sharding = *sharding;
   Collective after;
   after.kind = CollectiveKind::AllReduce;
   after.reduction = reduce.reduction;

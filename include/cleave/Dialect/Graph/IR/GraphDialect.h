@@ -47,6 +47,7 @@ inline constexpr llvm::StringLiteral kOfAttr = "graph.of";
 inline constexpr llvm::StringLiteral kSlotAttr = "graph.slot";
 inline constexpr llvm::StringLiteral kOptionalAttr = "graph.optional";
 inline constexpr llvm::StringLiteral kSummedAttr = "graph.summed";
+inline constexpr llvm::StringLiteral kElementsAttr = "graph.elements";
 inline constexpr llvm::StringLiteral kFrameworkShapeAttr =
     "graph.framework_shape";
 inline constexpr llvm::StringLiteral kUpdatesAttr = "graph.updates";

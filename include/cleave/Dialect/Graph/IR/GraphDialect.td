@@ -40,6 +40,7 @@ def Graph_Dialect : Dialect {
     | `graph.of`, `graph.slot` | state, gradient | the parameter it belongs to, and which state |
     | `graph.optional` | state | the technique that it belongs to: a checkpoint may lack all state of it, which is zero then |
     | `graph.summed` | state | only the sum over the first dimension counts: a checkpoint may have another size there |
+    | `graph.elements` | state | its elements in order, of each slice of the first dimension with `graph.summed`, are so many and zeros behind them: a checkpoint may have another number of zeros |
     | `graph.parameter_dims` | state | for each of its dimensions the one of the parameter that it is, or -1; without it, it has the parameter's shape |
     | `graph.stacked` | parameter | dimension 0 counts parameters of the framework, which are updated each on its own |
     | `graph.framework_shape` | parameter, state | the framework's shape when it is stored factored |

@@ -85,6 +85,8 @@ MeshOp findMesh(mlir::ModuleOp module);
 /// Returns the sharding of `value` in a partitioned function, read from the
 /// attribute of the op or argument that defines it; nothing without one.
 std::optional<Sharding> writtenSharding(mlir::Value value);
+/// The same as the attribute, which names the mesh, too; null without one.
+ShardingAttr writtenShardingAttr(mlir::Value value);
 /// Returns the global type (before partitioning) of `value` in a partitioned
 /// function, read from the same place; null without one.
 mlir::RankedTensorType writtenGlobalType(mlir::Value value);

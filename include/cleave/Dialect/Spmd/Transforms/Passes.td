@@ -227,8 +227,9 @@ def CompressGradients : Pass<"spmd-compress-gradients", "::mlir::ModuleOp"> {
 
     `compress` is a compressor with its settings: `powersgd,rank=4`,
     `topk,density=0.01`. Gradients of small parameters, and of those that the axis
-    shards, are summed as they are. Runs after `--spmd-place`, which orders
-    samples, and before `--spmd-propagate`.
+    shards, are summed as they are. With `pack`, what several parameters exchange
+    is one message, computed in one place: not for the stages of a pipeline. Runs
+    after `--spmd-place`, which orders samples, and before `--spmd-propagate`.
     ```mlir
     %g = graph.gradient %dw of "w" : (tensor<8x4xf32>) -> tensor<8x4xf32>
     // becomes, for topk and 2 workers
@@ -246,6 +247,8 @@ def CompressGradients : Pass<"spmd-compress-gradients", "::mlir::ModuleOp"> {
            "A compressor and its settings: powersgd,rank=4">,
     Option<"over", "over", "std::string", "\"dp\"",
            "The axis whose positions are the workers">,
+    Option<"pack", "pack", "bool", "true",
+           "One message for what several parameters exchange">,
   ];
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect"];
@@ -460,6 +463,25 @@ def JoinBias : Pass<"spmd-join-bias", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
   let options = [Option<"heads", "heads", "bool", "false",
                         "Also products whose columns are several dimensions">];
+}
+
+def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {
+  let summary = "Sums products over devices in f32";
+  let description = [{
+    Where products that have 16 bits are summed over devices, the terms of a
+    device and their sum are f32, and the sum is rounded once, as a product of one
+    device is. Sums of other values keep their type.
+    ```mlir
+    %y = graph.linear %x, %w : (tensor<8x4xbf16>, tensor<4x4xbf16>) -> tensor<8x4xbf16>
+    %z = spmd.all_reduce sum %y over @mesh {"tp"} : tensor<8x4xbf16>
+    // becomes
+    %y = graph.linear %x, %w {result_element = f32} : ... -> tensor<8x4xf32>
+    %s = spmd.all_reduce sum %y over @mesh {"tp"} : tensor<8x4xf32>
+    %z = graph.cast %s : (tensor<8x4xf32>) -> tensor<8x4xbf16>
+    ```
+    Runs on a partitioned program.
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
 def MergeProducts : Pass<"spmd-merge-products", "::mlir::ModuleOp"> {

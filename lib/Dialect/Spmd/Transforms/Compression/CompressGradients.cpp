@@ -46,16 +46,18 @@ struct CompressedGradient {
   SmallVector<int64_t> shape, shard;
   /// A recipe shards the gradient so.
   bool isPlaced = false;
+  /// A recipe reduces the gradient into shards.
+  bool isScattered = false;
 };
 
 /// Rewrites the entry that trains.
 class GradientCompression {
 public:
   GradientCompression(func::FuncOp step, MeshOp meshOp, StringRef axis,
-                      const Compressor &compressor, StringRef text)
+                      const Compressor &compressor, StringRef text, bool packs)
       : step(step), meshName(FlatSymbolRefAttr::get(meshOp)),
         mesh(meshOp.getMesh()), axis(axis), compressor(compressor), text(text),
-        builder(step.getContext()) {}
+        packs(packs), builder(step.getContext()) {}
 
   LogicalResult run();
 
@@ -64,7 +66,7 @@ private:
   FailureOr<std::optional<CompressedGradient>> choose(graph::GradientOp op,
                                                       WorkerGradients &workers);
   void leave(graph::GradientOp op, const Twine &why);
-  void reportLeft(size_t compressed);
+  void listLeft(InFlightDiagnostic &diagnostic);
   LogicalResult compress(CompressedGradient chosen, WorkerGradients &workers);
   std::optional<AxisRef> axisWithin();
   Value cutIntoPieces(Formula &f, Value parts, const AxisRef &inner,
@@ -74,7 +76,7 @@ private:
   Value constrain(Formula &f, Value value, Sharding sharding);
   BlockArgument addState(BlockArgument parameter, StringRef slot,
                          RankedTensorType type, Sharding sharding,
-                         ArrayRef<int64_t> dims, bool summed);
+                         ArrayRef<int64_t> dims, const OtherWorkers &others);
   void write(BlockArgument state, Value next);
 
   ShardingAttr attribute(const Sharding &sharding) {
@@ -87,6 +89,8 @@ private:
   StringRef axis;
   const Compressor &compressor;
   StringRef text;
+  /// Whether what several parameters exchange is one message.
+  bool packs;
   OpBuilder builder;
   PackedExchanges exchanges;
   /// Over which samples are sharded, major to minor.
@@ -179,43 +183,33 @@ void GradientCompression::leave(graph::GradientOp op, const Twine &why) {
   group.bytes += bytesOf(op);
 }
 
-/// One remark of all gradients that are left as they are, of which there may be
-/// hundreds.
-void GradientCompression::reportLeft(size_t compressed) {
-  size_t count = 0;
-  int64_t bytes = 0;
-  for (const auto &[why, group] : left) {
-    count += group.names.size();
-    bytes += group.bytes;
-  }
-  if (count == 0)
-    return;
-  InFlightDiagnostic remark = step.emitRemark("compression '")
-                              << text << "': " << count << " of "
-                              << count + compressed
-                              << " gradients are not compressed, " << bytes
-                              << " of " << allBytes << " bytes";
+/// Lists, by the reason, the gradients that are left as they are, of which
+/// there may be hundreds.
+void GradientCompression::listLeft(InFlightDiagnostic &diagnostic) {
   constexpr size_t kNames = 3;
   for (const auto &[why, group] : left) {
-    remark << "; " << group.names.size() << " (" << group.bytes
-           << " bytes): " << why << ": ";
+    diagnostic << "; " << group.names.size() << " (" << group.bytes
+               << " bytes): " << why << ": ";
     llvm::interleaveComma(
-        ArrayRef(group.names).take_front(kNames), remark,
-        [&](StringRef name) { remark << '"' << name << '"'; });
+        ArrayRef(group.names).take_front(kNames), diagnostic,
+        [&](StringRef name) { diagnostic << '"' << name << '"'; });
     if (group.names.size() > kNames)
-      remark << " and " << group.names.size() - kNames << " more";
+      diagnostic << " and " << group.names.size() - kNames << " more";
   }
 }
 
 FailureOr<std::optional<CompressedGradient>>
 GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
   auto argument = llvm::find_if(step.getArguments(), [&](BlockArgument other) {
-    return graph::hasRole(step, other.getArgNumber(), "parameter") &&
-           graph::getArgString(step, other.getArgNumber(), graph::kNameAttr) ==
-               op.getParameter();
+    return graph::getArgString(step, other.getArgNumber(), graph::kNameAttr) ==
+           op.getParameter();
   });
   if (argument == step.getArguments().end())
     return op.emitOpError("has no parameter");
+  // What a step before has kept, for an update of this one, was compressed
+  // then.
+  if (graph::hasRole(step, argument->getArgNumber(), "state"))
+    return std::optional<CompressedGradient>();
   CompressedGradient chosen{op, *argument, givenSharding(step, *argument)};
   auto framework = step.getArgAttrOfType<DenseI64ArrayAttr>(
       argument->getArgNumber(), graph::kFrameworkShapeAttr);
@@ -226,8 +220,8 @@ GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
                                          << op.getParameter() << "\": " << why;
   };
   allBytes += bytesOf(op);
-  if (!compressor.compresses(chosen.shape)) {
-    leave(op, "too small, or of too few dimensions");
+  if (std::string why = compressor.whyNot(chosen.shape); !why.empty()) {
+    leave(op, why);
     return std::optional<CompressedGradient>();
   }
   if (auto placed = op.getInput().getDefiningOp<ConstrainOp>()) {
@@ -240,6 +234,7 @@ GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
                     axis + "\": use 'zero1', or compress over another axis");
     chosen.sharding = placed.getSharding().getSharding();
     chosen.isPlaced = !isWhole;
+    chosen.isScattered = isWhole;
     if (isWhole)
       for (AxisList &axes : chosen.sharding.dims)
         llvm::erase_if(axes, [&](const AxisRef &own) {
@@ -294,12 +289,10 @@ Value GradientCompression::constrain(Formula &f, Value value,
 }
 
 /// Adds a tensor of state that belongs to a parameter. `dims` are the
-/// parameter's dimensions that its own are, or -1. If it is
-/// `summed`, only the sum over its first dimension counts.
-BlockArgument
-GradientCompression::addState(BlockArgument parameter, StringRef slot,
-                              RankedTensorType type, Sharding sharding,
-                              ArrayRef<int64_t> dims, bool summed) {
+/// parameter's dimensions that its own are, or -1.
+BlockArgument GradientCompression::addState(
+    BlockArgument parameter, StringRef slot, RankedTensorType type,
+    Sharding sharding, ArrayRef<int64_t> dims, const OtherWorkers &others) {
   StringRef name =
       graph::getArgString(step, parameter.getArgNumber(), graph::kNameAttr);
   auto string = [&](const Twine &value) {
@@ -314,9 +307,12 @@ GradientCompression::addState(BlockArgument parameter, StringRef slot,
                            builder.getDenseI64ArrayAttr(dims)),
       builder.getNamedAttr(graph::kOptionalAttr, string("compression")),
       builder.getNamedAttr(kShardingAttr, attribute(sharding))};
-  if (summed)
+  if (others.summed)
     attributes.push_back(
         builder.getNamedAttr(graph::kSummedAttr, builder.getUnitAttr()));
+  if (others.elements > 0)
+    attributes.push_back(builder.getNamedAttr(
+        graph::kElementsAttr, builder.getI64IntegerAttr(others.elements)));
   unsigned index = step.getNumArguments();
   // Inserting an argument of tensor type cannot fail.
   (void)step.insertArgument(index, type, builder.getDictionaryAttr(attributes),
@@ -401,9 +397,9 @@ LogicalResult GradientCompression::compress(CompressedGradient chosen,
   Value gradient =
       graph::GradientOp::create(builder, f.loc, own, old.getParameterAttr());
   RankedTensorType type = tensorTypeOf(gradient);
-  BlockArgument residual =
-      addState(chosen.parameter, kResidualSlot, type, place, dims,
-               /*summed=*/true);
+  BlockArgument residual = addState(
+      chosen.parameter, kResidualSlot, type, place, dims,
+      OtherWorkers{.summed = true, .elements = whole.getNumElements()});
   SmallVector<int64_t> shape{type.getDimSize(0)};
   shape.append(chosen.shape);
   WorkerTerms terms{
@@ -411,10 +407,10 @@ LogicalResult GradientCompression::compress(CompressedGradient chosen,
       Value(),
       chosen.shard,
       [&](StringRef slot, RankedTensorType stateType, int64_t dim,
-          int64_t units, bool summed) -> Value {
+          int64_t units, const OtherWorkers &others) -> Value {
         return addState(chosen.parameter, slot, stateType,
                         placeOf(chosen, stateType.getRank(), dim, units),
-                        SmallVector<int64_t>(stateType.getRank(), -1), summed);
+                        SmallVector<int64_t>(stateType.getRank(), -1), others);
       },
       [&](Value state, Value next) { write(cast<BlockArgument>(state), next); },
       [&](Value value, int64_t dim, int64_t units) {
@@ -438,9 +434,13 @@ LogicalResult GradientCompression::compress(CompressedGradient chosen,
   terms.terms = f.reshape(f.add(gradient, terms.scaled(residual)), shape);
   CompressedSum sum = compressor.build(terms);
   write(residual, terms.unscaled(f.reshape(sum.kept, type.getShape())));
-  Value result = pieces ? pieces->join(f, sum.sum) : sum.sum;
+  Value result =
+      f.reshape(pieces ? pieces->join(f, sum.sum) : sum.sum, whole.getShape());
+  // Gathered once, not the results of each update of a piece.
+  if (pieces && !chosen.isScattered)
+    result = constrain(f, result, Sharding::replicated(whole.getRank()));
   exchanges.begin(gradient.getDefiningOp());
-  old.getOutput().replaceAllUsesWith(f.reshape(result, whole.getShape()));
+  old.getOutput().replaceAllUsesWith(result);
   old.erase();
   return success();
 }
@@ -459,6 +459,13 @@ LogicalResult GradientCompression::run() {
   FailureOr<SampleOrder> order = findOrder();
   if (failed(order))
     return failure();
+  if (order->workers == 1) {
+    step.emitWarning("compression '") << text << "': axis \"" << axis
+                                      << "\" has one position, so that no "
+                                         "gradient is exchanged over it: none "
+                                         "is compressed";
+    return success();
+  }
   for (BlockArgument argument : step.getArguments()) {
     if (!graph::hasRole(step, argument.getArgNumber(), "scalar"))
       continue;
@@ -478,18 +485,33 @@ LogicalResult GradientCompression::run() {
     if (*one)
       chosen.push_back(std::move(**one));
   }
-  if (chosen.empty())
-    return step.emitError("compression '")
-           << text << "' compresses no gradient of '@" << step.getSymName()
-           << "': all of its parameters are too small, or have no sum over \""
-           << axis << "\"";
-  reportLeft(chosen.size());
+  if (chosen.empty()) {
+    InFlightDiagnostic error = step.emitError("compression '")
+                               << text << "' compresses no gradient of '@"
+                               << step.getSymName() << "'";
+    listLeft(error);
+    return error;
+  }
+  if (!left.empty()) {
+    size_t count = 0;
+    int64_t bytes = 0;
+    for (const auto &[why, group] : left) {
+      count += group.names.size();
+      bytes += group.bytes;
+    }
+    InFlightDiagnostic remark = step.emitRemark("compression '")
+                                << text << "': " << count << " of "
+                                << count + chosen.size()
+                                << " gradients are not compressed, " << bytes
+                                << " of " << allBytes << " bytes";
+    listLeft(remark);
+  }
   if (std::string why = compressor.advice(order->workers); !why.empty())
     step.emitWarning("compression '") << text << "': " << why;
   for (CompressedGradient &one : chosen)
     if (failed(compress(one, workers)))
       return failure();
-  exchanges.pack(builder, meshName);
+  exchanges.pack(builder, meshName, packs);
   eraseUnused(step.getBody().front());
   return success();
 }
@@ -511,9 +533,9 @@ struct CompressGradientsPass final
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal() &&
           !function.getBody().front().getOps<graph::GradientOp>().empty() &&
-          failed(
-              GradientCompression(function, mesh, over, *compressor, compress)
-                  .run()))
+          failed(GradientCompression(function, mesh, over, *compressor,
+                                     compress, pack)
+                     .run()))
         return signalPassFailure();
   }
 };

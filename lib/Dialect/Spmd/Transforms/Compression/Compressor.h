@@ -35,6 +35,16 @@
 
 namespace cleave::spmd {
 
+/// How state goes on in a program with other workers, of another number.
+struct OtherWorkers {
+  /// Only the sum over the first dimension, the workers, counts: others take
+  /// shares of it.
+  bool summed = false;
+  /// Its elements in order (of a worker, if `summed`) are so many, and zeros
+  /// behind them, of which there may be another number; 0: all elements.
+  int64_t elements = 0;
+};
+
 /// The gradient of one parameter, in the shape of its framework.
 struct WorkerTerms {
   graph::Formula f;
@@ -43,11 +53,10 @@ struct WorkerTerms {
   /// The number of elements of the parameter on one rank, by dimension of the
   /// shape: less than the shape where the parameter is sharded.
   llvm::SmallVector<int64_t> shard;
-  /// Adds a tensor of state, which begins as zero, placed as `place` says. If
-  /// it is `summed`, only the sum over its first dimension, the workers,
-  /// counts: other workers, of another number, go on with shares of it.
+  /// Adds a tensor of state, which begins as zero, placed as `place` says.
   std::function<mlir::Value(llvm::StringRef slot, mlir::RankedTensorType type,
-                            int64_t workers, int64_t units, bool summed)>
+                            int64_t workers, int64_t units,
+                            const OtherWorkers &others)>
       addState;
   /// Gives a tensor of state its next value.
   std::function<void(mlir::Value state, mlir::Value next)> write;
@@ -91,9 +100,9 @@ public:
                               llvm::ArrayRef<int64_t> shard) const {
     return "";
   }
-  /// Whether a gradient of this shape is compressed; others are summed as they
-  /// are.
-  virtual bool compresses(llvm::ArrayRef<int64_t> shape) const = 0;
+  /// Why a gradient of this shape is not compressed, but summed as it is; empty
+  /// if it is compressed.
+  virtual std::string whyNot(llvm::ArrayRef<int64_t> shape) const = 0;
   /// Whether the ranks of a worker, if it has several, each compress a piece of
   /// its terms.
   virtual bool choosesFromPieces() const { return false; }
@@ -122,6 +131,9 @@ struct CompressorKind {
   llvm::SmallVector<CompressorSetting, 4> settings;
   std::unique_ptr<Compressor> (*create)(const CompressorSettings &settings);
 };
+
+/// What a tensor of this shape lacks where `smallest` elements are needed.
+std::string tooSmall(llvm::ArrayRef<int64_t> shape, int64_t smallest);
 
 const CompressorKind &powerSgdCompressor();
 const CompressorKind &topKCompressor();

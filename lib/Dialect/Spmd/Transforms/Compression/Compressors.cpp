@@ -57,6 +57,13 @@ std::string cleave::spmd::compressorNames() {
   return names;
 }
 
+std::string cleave::spmd::tooSmall(llvm::ArrayRef<int64_t> shape,
+                                   int64_t smallest) {
+  return mlir::ShapedType::getNumElements(shape) >= smallest
+             ? ""
+             : "of fewer than " + std::to_string(smallest) + " elements";
+}
+
 /// The settings of `kind`, as text: "rank=<number>, min_rate=2".
 static std::string settingsOf(const CompressorKind &kind) {
   std::string text;

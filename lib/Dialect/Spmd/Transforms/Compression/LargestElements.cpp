@@ -32,8 +32,8 @@ public:
   TopK(double density, int64_t smallest, bool shards)
       : density(density), smallest(smallest), shards(shards) {}
 
-  bool compresses(ArrayRef<int64_t> shape) const override {
-    return ShapedType::getNumElements(shape) >= smallest;
+  std::string whyNot(ArrayRef<int64_t> shape) const override {
+    return tooSmall(shape, smallest);
   }
   std::string refusal(ArrayRef<int64_t> shape,
                       ArrayRef<int64_t> shard) const override {

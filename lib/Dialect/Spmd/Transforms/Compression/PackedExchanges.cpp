@@ -101,10 +101,17 @@ static void packOne(OpBuilder &builder, ArrayRef<Operation *> exchanges,
     op->erase();
 }
 
-void PackedExchanges::pack(OpBuilder &builder, FlatSymbolRefAttr mesh) {
+void PackedExchanges::pack(OpBuilder &builder, FlatSymbolRefAttr mesh,
+                           bool together) {
   if (gradients.empty())
     return;
   Block &block = *(*gradients.begin())->getBlock();
+  if (!together) {
+    for (Operation &op : llvm::make_early_inc_range(block))
+      if (exchanges.contains(&op))
+        packOne(builder, &op, mesh);
+    return;
+  }
   for (const std::vector<Operation *> &round : findRounds(block)) {
     llvm::MapVector<std::tuple<Attribute, Type>, SmallVector<Operation *>>
         messages;

@@ -27,7 +27,10 @@ public:
   /// Adds a gradient from which exchanges are computed.
   void begin(mlir::Operation *gradient) { gradients.insert(gradient); }
   void add(mlir::Operation *exchange) { exchanges.insert(exchange); }
-  void pack(mlir::OpBuilder &builder, mlir::FlatSymbolRefAttr mesh);
+  /// Completes the exchanges; those of a round and of one kind are one message
+  /// if `together`.
+  void pack(mlir::OpBuilder &builder, mlir::FlatSymbolRefAttr mesh,
+            bool together);
 
 private:
   std::vector<std::vector<mlir::Operation *>> findRounds(mlir::Block &block);

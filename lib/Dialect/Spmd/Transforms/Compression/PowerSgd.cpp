@@ -43,7 +43,7 @@ public:
         isFixed(settings.lookup("right") == 1),
         isNarrow(settings.lookup("factors") == 1) {}
 
-  bool compresses(ArrayRef<int64_t> shape) const override;
+  std::string whyNot(ArrayRef<int64_t> shape) const override;
   std::string refusal(ArrayRef<int64_t> shape,
                       ArrayRef<int64_t> shard) const override;
   CompressedSum build(WorkerTerms &terms) const override;
@@ -73,13 +73,16 @@ static MatrixShape matrixOf(ArrayRef<int64_t> shape) {
 
 /// Vectors are summed as they are, and matrices whose factors are not smaller
 /// by more than the rate.
-bool PowerSgd::compresses(ArrayRef<int64_t> shape) const {
+std::string PowerSgd::whyNot(ArrayRef<int64_t> shape) const {
   MatrixShape matrix = matrixOf(shape);
   if (matrix.rows < 2 || matrix.columns < 2)
-    return false;
+    return "no matrices";
   double all = static_cast<double>(matrix.rows) * matrix.columns;
   double sent = static_cast<double>(rank) * (matrix.rows + matrix.columns);
-  return all / sent > minRate;
+  if (all / sent > minRate)
+    return "";
+  return "factors of rank " + std::to_string(rank) +
+         " are not min_rate times smaller";
 }
 
 std::string PowerSgd::refusal(ArrayRef<int64_t> shape,
@@ -145,7 +148,8 @@ CompressedSum PowerSgd::build(WorkerTerms &terms) const {
   auto type = RankedTensorType::get({matrix.columns, rank},
                                     tensorTypeOf(matrices).getElementType());
   Value state =
-      isFixed ? Value() : terms.addState("right_factor", type, -1, -1, /*summed=*/false);
+      isFixed ? Value()
+              : terms.addState("right_factor", type, -1, -1, OtherWorkers());
   Value left = graph::OrthonormalizeOp::create(
       f.builder, f.loc,
       sumOfProducts(terms, "wnm,mr->wnr", matrices,

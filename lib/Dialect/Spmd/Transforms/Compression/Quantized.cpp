@@ -41,8 +41,8 @@ class Quantized : public Compressor {
 public:
   Quantized(bool signs, int64_t smallest) : signs(signs), smallest(smallest) {}
 
-  bool compresses(ArrayRef<int64_t> shape) const override {
-    return ShapedType::getNumElements(shape) >= smallest;
+  std::string whyNot(ArrayRef<int64_t> shape) const override {
+    return tooSmall(shape, smallest);
   }
   std::string refusal(ArrayRef<int64_t> shape,
                       ArrayRef<int64_t> shard) const override {
@@ -120,7 +120,7 @@ CompressedSum Quantized::build(WorkerTerms &terms) const {
   // The owner of a piece adds up what it gets, in the order of workers.
   Value sums = f.sum(decode(f, send(own, 1), element), {0});
   Value residual = terms.addState("owner_residual", tensorTypeOf(sums), 0, -1,
-                                  /*summed=*/false);
+                                  OtherWorkers{.elements = elements});
   sums = f.add(sums, terms.scaled(residual));
   Codes total = encode(f, sums);
   terms.write(residual, terms.unscaled(f.sub(sums, decode(f, total, element))));

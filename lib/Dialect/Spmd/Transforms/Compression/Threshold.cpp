@@ -35,8 +35,8 @@ public:
         smallest(static_cast<int64_t>(settings.lookup("smallest"))),
         shards(settings.lookup("unit") == 1) {}
 
-  bool compresses(ArrayRef<int64_t> shape) const override {
-    return ShapedType::getNumElements(shape) >= smallest;
+  std::string whyNot(ArrayRef<int64_t> shape) const override {
+    return tooSmall(shape, smallest);
   }
   std::string refusal(ArrayRef<int64_t> shape,
                       ArrayRef<int64_t> shard) const override {
@@ -68,7 +68,7 @@ CompressedSum Threshold::build(WorkerTerms &terms) const {
   Value old = terms.addState(
       "threshold",
       RankedTensorType::get(one, tensorTypeOf(terms.terms).getElementType()), 0,
-      1, /*summed=*/true);
+      1, OtherWorkers{.summed = true});
   Value exact = graph::SliceOp::create(f.builder, f.loc, chosen.magnitudes,
                                        ArrayRef<int64_t>{0, 0, kept - 1}, one,
                                        ArrayRef<int64_t>{1, 1, 1});

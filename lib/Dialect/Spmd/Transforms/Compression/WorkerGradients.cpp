@@ -205,6 +205,11 @@ Value WorkerGradients::splitSamples(OpBuilder &builder, Value value,
 
 /// Computes `op` for each worker. Results with samples replace those of `op`.
 LogicalResult WorkerGradients::part(Operation *op) {
+  if (!isa<graph::CostOpInterface>(op))
+    return op->emitOpError("computes a step of a sum over samples for a "
+                           "gradient, which is not computed for each worker: "
+                           "choose a recipe that does not compute products in "
+                           "steps");
   graph::ShardingRule rule =
       cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
   Operands known = read(op, rule);

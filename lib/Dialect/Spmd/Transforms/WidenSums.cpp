@@ -1,0 +1,130 @@
+//===- WidenSums.cpp - Sums over devices in f32 ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_WIDENSUMS
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+static RankedTensorType tensor(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+/// Gives `op`, whose result is `value` in another type, the place of `value`.
+static Value placeAs(Operation *op, Value value) {
+  Type element = tensor(op->getResult(0)).getElementType();
+  if (ShardingAttr sharding = writtenShardingAttr(value))
+    annotate(op, sharding, writtenGlobalType(value).clone(element));
+  return op->getResult(0);
+}
+
+/// Whether `value` is read by one op, so that it can be had in another type
+/// instead, and is a product, a term of which is one, or a rounded f32.
+static bool hasWideForm(Value value) {
+  Operation *op = value.getDefiningOp();
+  if (!op || !value.hasOneUse())
+    return false;
+  if (auto cast = dyn_cast<graph::CastOp>(op))
+    return tensor(cast.getInput()).getElementType().isF32();
+  if (auto sum = dyn_cast<graph::AddOp>(op))
+    return sum.getLhs().getType() == sum.getType() &&
+           sum.getRhs().getType() == sum.getType() &&
+           (hasWideForm(sum.getLhs()) || hasWideForm(sum.getRhs()));
+  auto policy = dyn_cast<graph::PrecisionOpInterface>(op);
+  // What is asked changes a copy.
+  Operation *copy = policy ? op->clone() : nullptr;
+  bool isProduct = copy && op->getNumResults() == 1 &&
+                   cast<graph::PrecisionOpInterface>(copy).setSumElement(
+                       Float32Type::get(op->getContext()));
+  if (copy)
+    copy->destroy();
+  return isProduct;
+}
+
+/// `value` in f32, not rounded before where it has that form.
+static Value widen(OpBuilder &builder, Value value) {
+  Type f32 = builder.getF32Type();
+  Operation *op = value.getDefiningOp();
+  if (!hasWideForm(value))
+    return placeAs(graph::CastOp::create(builder, value.getLoc(),
+                                         tensor(value).clone(f32), value),
+                   value);
+  if (auto cast = dyn_cast<graph::CastOp>(op))
+    return cast.getInput();
+  OpBuilder::InsertionGuard guard(builder);
+  builder.setInsertionPoint(op);
+  if (auto sum = dyn_cast<graph::AddOp>(op)) {
+    Value lhs = widen(builder, sum.getLhs()),
+          rhs = widen(builder, sum.getRhs());
+    return placeAs(graph::AddOp::create(builder, op->getLoc(), lhs, rhs),
+                   value);
+  }
+  Operation *product = builder.clone(*op);
+  (void)cast<graph::PrecisionOpInterface>(product).setSumElement(f32);
+  product->getResult(0).setType(tensor(value).clone(f32));
+  return placeAs(product, value);
+}
+
+namespace {
+
+struct WidenSumsPass : cleave::spmd::impl::WidenSumsBase<WidenSumsPass> {
+  using WidenSumsBase::WidenSumsBase;
+
+  void runOnOperation() override {
+    SmallVector<Operation *> sums;
+    getOperation().walk([&](Operation *op) {
+      auto kind = [&](auto typed) { return typed.getKind(); };
+      bool isSum = false;
+      if (auto reduce = dyn_cast<AllReduceOp>(op))
+        isSum = kind(reduce) == ReductionKind::sum;
+      else if (auto scatter = dyn_cast<ReduceScatterOp>(op))
+        isSum = kind(scatter) == ReductionKind::sum;
+      if (!isSum || !hasWideForm(op->getOperand(0)))
+        return;
+      auto element =
+          dyn_cast<FloatType>(tensor(op->getOperand(0)).getElementType());
+      if (element && element.getWidth() == 16)
+        sums.push_back(op);
+    });
+    OpBuilder builder(&getContext());
+    for (Operation *op : sums) {
+      Value narrow = op->getResult(0);
+      builder.setInsertionPoint(op);
+      Value terms = widen(builder, op->getOperand(0));
+      Operation *sum = builder.clone(*op);
+      sum->setOperand(0, terms);
+      sum->getResult(0).setType(tensor(narrow).clone(builder.getF32Type()));
+      Value rounded =
+          placeAs(graph::CastOp::create(builder, op->getLoc(), narrow.getType(),
+                                        placeAs(sum, narrow)),
+                  narrow);
+      narrow.replaceAllUsesWith(rounded);
+      eraseUnread(op);
+    }
+  }
+
+  /// Erases `op`, and what only it has read.
+  void eraseUnread(Operation *op) {
+    SmallVector<Value> operands(op->getOperands());
+    op->erase();
+    for (Value operand : operands)
+      if (Operation *from = operand.getDefiningOp();
+          from && isOpTriviallyDead(from))
+        eraseUnread(from);
+  }
+};
+
+} // namespace
