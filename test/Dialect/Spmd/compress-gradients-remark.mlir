@@ -3,6 +3,7 @@
 // One remark has all gradients that are not compressed, by reasons, of which
 // three names are said.
 spmd.mesh @mesh <["mb" = 2, "dp" = 2]> sequential ["mb"]
+// expected-remark @+2 {{a rank receives 0.50 times the data of a dense sum over "dp"}}
 // expected-remark @+1 {{compression 'topk,density=0.25,smallest=4': 6 of 7 gradients are not compressed, 92 of 124 bytes; 1 (32 bytes): no sum over samples: "u"; 4 (28 bytes): of fewer than 4 elements: "a", "b", "c" and 1 more; 1 (32 bytes): sharded over "dp", not summed over it: "e"}}
 func.func @train(
     %w: tensor<2x4xf32> {graph.name = "w", graph.role = "parameter"},

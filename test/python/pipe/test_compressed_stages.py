@@ -204,6 +204,19 @@ def test_messages_are_twenty_times_smaller():
     assert all_whole - all_few in saved
 
 
+@pytest.mark.parametrize("options", [{}, dict(optimizer=cleave.optim.SGD(lr=0.1, max_grad_norm=1.0))],
+                         ids=["check", "clip"])
+def test_one_micro_batch_is_no_larger(options):
+    """Stages keep their gradients then, too: they send terms of the norm, and the tied table's."""
+    step = compiled(micro_batches=1, **options)
+    whole, counted = linked(step)
+    neighbours = {(a, b): 4 * 4 * ROWS * SIZE for i in range(3) for a, b in ((i, i + 1), (i + 1, i))}
+    assert boundaries(step) == {**neighbours, (3, 0): 4 * 64 * SIZE}
+    # The table's gradient, once it is complete, and terms of the norm.
+    rest = sum(whole) - sum(boundaries(step).values()) - 4 * 64 * SIZE
+    assert 0 <= rest < 1000 and counted in whole
+
+
 def test_16_bits_are_sent_in_16_bits():
     step = compiled(0.0333, precision="bf16")
     assert boundaries(step) == {(a, b): (6 if a < b else 2) * ROWS * SENT for i in range(3)

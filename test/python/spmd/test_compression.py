@@ -440,6 +440,10 @@ def test_steps_of_products_are_refused(tmp_path, recipe, mesh):
 def test_a_sum_that_gains_nothing_is_said(tmp_path):
     model = layer(tmp_path, 64, 64)
     said, _ = report(tmp_path, model, "--mesh=dp=2", "--compress=topk,density=0.5,smallest=8")
-    assert "a rank receives 1.00 times the data of a dense sum" in said
+    assert ("warning: compression 'topk,density=0.5,smallest=8': a rank receives 1.00 times the data "
+            'of a dense sum over "dp": the share') in said
     said, _ = report(tmp_path, model, "--mesh=dp=2", "--compress=topk,density=0.4,smallest=8")
     assert "a rank receives" not in said
+    said, _ = report(tmp_path, model, "--mesh=dp=2", "--compress=topk,density=0.4,smallest=8",
+                     "--remarks")
+    assert 'a rank receives 0.80 times the data of a dense sum over "dp"' in said

@@ -459,8 +459,14 @@ static bool isScalar(Value value) {
 
 void Stages::findSums() {
   SmallVector<Operation *> roots;
+  // What one micro-batch computes is complete where it is computed.
+  auto isOfMicroBatch = [&](Operation *op) {
+    return flow.microBatches() > 1
+               ? flow.varies(op)
+               : of(op) && !isAfterMicroBatches(flow.part(op));
+  };
   for (Operation &op : body.without_terminator()) {
-    if (flow.varies(&op))
+    if (isOfMicroBatch(&op))
       continue;
     StageSet &set = sums[&op];
     set.resize(count);
@@ -476,7 +482,7 @@ void Stages::findSums() {
       if (!from || flow.readsTypeOnly(operand))
         continue;
       StageSet sources(count);
-      if (!flow.varies(from))
+      if (!isOfMicroBatch(from))
         sources = sums.lookup(from);
       else if (std::optional<int64_t> stage = of(from))
         sources.set(*stage);
@@ -497,7 +503,7 @@ void Stages::findSums() {
   while (!roots.empty())
     for (Value operand : roots.pop_back_val()->getOperands()) {
       Operation *from = operand.getDefiningOp();
-      if (!from || flow.varies(from) || flow.isAccumulation(from) ||
+      if (!from || isOfMicroBatch(from) || flow.isAccumulation(from) ||
           sums.lookup(from).none() || !seen.insert(from).second)
         continue;
       if (flow.isHeavy(from))

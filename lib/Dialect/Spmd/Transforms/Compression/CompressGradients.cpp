@@ -67,6 +67,7 @@ private:
                                                       WorkerGradients &workers);
   void leave(graph::GradientOp op, const Twine &why);
   void listLeft(InFlightDiagnostic &diagnostic);
+  void reportReceived(double share, int64_t number);
   LogicalResult compress(CompressedGradient chosen, WorkerGradients &workers);
   std::optional<AxisRef> axisWithin();
   Value cutIntoPieces(Formula &f, Value parts, const AxisRef &inner,
@@ -196,6 +197,26 @@ void GradientCompression::listLeft(InFlightDiagnostic &diagnostic) {
     if (group.names.size() > kNames)
       diagnostic << " and " << group.names.size() - kNames << " more";
   }
+}
+
+/// Says whether less is received than of a dense sum, of which a rank receives
+/// twice the elements, whatever the number of ranks (HiTopKComm, arXiv
+/// 2010.10458): of a sparse one an element and its index of each worker.
+void GradientCompression::reportReceived(double share, int64_t number) {
+  double received = share * static_cast<double>(number);
+  std::string said = llvm::formatv(
+      "a rank receives {0:F2} times the data of a dense sum over \"{1}\"",
+      received, axis);
+  if (received < 1) {
+    step.emitRemark("compression '") << text << "': " << said;
+    return;
+  }
+  step.emitWarning("compression '")
+      << text << "': " << said
+      << llvm::formatv(": the share of elements that a worker sends, {0}, must "
+                       "be below 1 / {1}",
+                       share, number)
+             .str();
 }
 
 FailureOr<std::optional<CompressedGradient>>
@@ -506,8 +527,8 @@ LogicalResult GradientCompression::run() {
                                 << " of " << allBytes << " bytes";
     listLeft(remark);
   }
-  if (std::string why = compressor.advice(order->workers); !why.empty())
-    step.emitWarning("compression '") << text << "': " << why;
+  if (std::optional<double> share = compressor.sharedSparsely())
+    reportReceived(*share, order->workers);
   for (CompressedGradient &one : chosen)
     if (failed(compress(one, workers)))
       return failure();

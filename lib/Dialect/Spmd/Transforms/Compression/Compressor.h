@@ -106,8 +106,9 @@ public:
   /// Whether the ranks of a worker, if it has several, each compress a piece of
   /// its terms.
   virtual bool choosesFromPieces() const { return false; }
-  /// Why this compresses nothing for so many workers; empty if it does.
-  virtual std::string advice(int64_t workers) const { return ""; }
+  /// The share of all elements that a worker sends with their indices, if that
+  /// is what it sends: a rank receives those of all workers.
+  virtual std::optional<double> sharedSparsely() const { return std::nullopt; }
   virtual CompressedSum build(WorkerTerms &terms) const = 0;
 };
 
@@ -150,10 +151,6 @@ CompressorSetting unitSetting();
 /// Why a tensor of which ranks hold a shard is no unit; empty if they hold all.
 std::string splitUnit(llvm::ArrayRef<int64_t> shape,
                       llvm::ArrayRef<int64_t> shard);
-
-/// Why sending a share of all elements with their indices, which every rank
-/// receives of all workers, is no less than a dense sum; empty if it is.
-std::string sparseAdvice(double share, int64_t workers);
 
 /// Creates the compressor that `text`, such as "powersgd,rank=4", describes;
 /// otherwise returns null and says why in `error`.

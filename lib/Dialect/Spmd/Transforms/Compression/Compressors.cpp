@@ -7,7 +7,6 @@
 
 #include "Compressor.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
-#include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 
 using namespace cleave;
@@ -36,18 +35,6 @@ std::string cleave::spmd::splitUnit(llvm::ArrayRef<int64_t> shape,
     return "";
   return "its elements are chosen from the whole tensor, of which a rank holds "
          "a shard: use unit=shard, which chooses from each shard on its own";
-}
-
-/// A rank receives an element and its index of all others; of a dense sum it
-/// receives twice the elements, whatever the number of ranks.
-std::string cleave::spmd::sparseAdvice(double share, int64_t workers) {
-  if (share * workers < 1)
-    return "";
-  return llvm::formatv("a rank receives {0:F2} times the data of a dense sum: "
-                       "the share of elements that a worker sends, {1}, must "
-                       "be below 1 / {2}",
-                       share * workers, share, workers)
-      .str();
 }
 
 std::string cleave::spmd::compressorNames() {

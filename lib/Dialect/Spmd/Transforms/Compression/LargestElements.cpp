@@ -40,9 +40,7 @@ public:
     return shards ? "" : splitUnit(shape, shard);
   }
   bool choosesFromPieces() const override { return true; }
-  std::string advice(int64_t workers) const override {
-    return sparseAdvice(density, workers);
-  }
+  std::optional<double> sharedSparsely() const override { return density; }
   CompressedSum build(WorkerTerms &terms) const override;
 
 private:

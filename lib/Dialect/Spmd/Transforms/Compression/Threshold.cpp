@@ -42,8 +42,8 @@ public:
                       ArrayRef<int64_t> shard) const override {
     return shards ? "" : splitUnit(shape, shard);
   }
-  std::string advice(int64_t workers) const override {
-    return sparseAdvice(keep * capacity, workers);
+  std::optional<double> sharedSparsely() const override {
+    return keep * capacity;
   }
   CompressedSum build(WorkerTerms &terms) const override;
 
