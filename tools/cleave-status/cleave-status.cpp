@@ -85,7 +85,8 @@ std::vector<Column> makeColumns(MLIRContext *context) {
        [](RegisteredOperationName name) {
          return yesIf(name.hasInterface<ReferenceOpInterface>());
        }},
-      {"CPU",
+      // Kernels and commands are of no target: what has one has both.
+      {"CPU, CUDA",
        [selected](RegisteredOperationName name) {
          // Commands read constants in place.
          return yesIf(name.hasTrait<OpTrait::ConstantLike>() ||
@@ -120,7 +121,8 @@ int main(int argc, char **argv) {
         "fails when it\nis out of date or an op is incomplete. `-`: the "
         "question does not arise (an op\nmade by differentiation is not "
         "differentiated again; a type is written where\nit does not follow "
-        "from the operands).\n\n| op |";
+        "from the operands). Kernels and commands are the same\non processors "
+        "and GPUs.\n\n| op |";
   for (const Column &column : columns)
     os << " " << column.title << " |";
   os << "\n|---|";

@@ -34,6 +34,7 @@ func.func @train(
 
 // There is none where all are compressed.
 spmd.mesh @mesh <["mb" = 2, "dp" = 2]> sequential ["mb"]
+// expected-remark @+1 {{a rank receives 0.50 times the data of a dense sum over "dp"}}
 func.func @train(
     %w: tensor<2x4xf32> {graph.name = "w", graph.role = "parameter"},
     %x: tensor<8x2xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64,
