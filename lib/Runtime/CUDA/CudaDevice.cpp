@@ -203,11 +203,10 @@ const cleave_device_api CudaDevice::kApi = {
     .capability =
         [](cleave_device *device, cleave_capability *what) {
           CudaDevice &own = of(device);
-          *what = {own.gpu->getName().c_str(), own.architecture.c_str(), -1};
-          // The rest is for what is allocated besides the arena.
+          *what = {own.gpu->getName().c_str(), own.architecture.c_str(), -1,
+                   outsideBytes(own.program)};
           if (Expected<int64_t> bytes = own.gpu->freeBytes())
-            what->memory =
-                std::max<int64_t>(0, *bytes - outsideBytes(own.program));
+            what->memory = *bytes;
           else
             llvm::consumeError(bytes.takeError());
         },

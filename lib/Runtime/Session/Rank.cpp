@@ -21,7 +21,8 @@ using llvm::Expected;
 
 Rank::Rank(const Artifact &artifact, const RankOptions &options)
     : artifact(artifact),
-      team(options.threads, options.firstCore, options.pinCaller) {}
+      team(options.threads, options.firstCore, options.pinCaller),
+      ordinal(options.ordinal) {}
 
 /// The team in the interface of communicators.
 static cleave_team viewOf(const ThreadTeam &team) {
@@ -47,14 +48,12 @@ Error Rank::open(const RankOptions &options) {
   if (!opened)
     return opened.takeError();
   device = *opened;
-  // What does not fit is said before anything is allocated.
-  cleave_capability what;
-  api().capability(device, &what);
+  api().capability(device, &capability);
+  return Error::success();
+}
+
+Error Rank::allocate() {
   const Program &program = getProgram();
-  if (what.memory >= 0 && program.arenaBytes > what.memory)
-    return makeError("the program needs " + llvm::Twine(program.arenaBytes) +
-                     " bytes of memory on each device, and " + what.name +
-                     " has " + llvm::Twine(what.memory));
   if (Error error =
           check(api().allocate(device, program.arenaBytes, program.tierBytes)))
     return error;

@@ -22,6 +22,7 @@
 #include <malloc.h>
 #include <set>
 #include <sys/resource.h>
+#include <unistd.h>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -99,7 +100,7 @@ Error Session::startRanks(const SessionOptions &options) {
   if (!processes)
     world = std::make_unique<ThreadWorld>(static_cast<int>(count), cores);
 
-  // 2. Memory and communicators.
+  // 2. Communicators and devices.
   ranks.resize(count);
   stopped.resize(count);
   threads = std::make_unique<RankThreads>(count);
@@ -132,6 +133,7 @@ Error Session::startRanks(const SessionOptions &options) {
       {{"the program (hash)", artifact.getProgramHash()},
        {"the artifact (hash)", artifact.getFileHash()},
        {"the seed", std::to_string(seed)},
+       {"--ranks-per-device", std::to_string(options.ranksPerDevice)},
        {"choices of contractions (hash)",
         llvm::utohexstr(llvm::xxh3_64bits(textOf(options.contractions)),
                         /*LowerCase=*/true)}});
@@ -144,7 +146,14 @@ Error Session::startRanks(const SessionOptions &options) {
                      " processes; start it with mpirun -n " + Twine(devices) +
                      " or torchrun --nproc-per-node " + Twine(devices));
 
-  // 3. Entries. Replicas must round alike, so all ranks use the methods that
+  // 3. Memory. No rank has allocated any before all have asked what is free.
+  if (Error error = checkMemory(processes && options.ranksPerDevice > 1))
+    return error;
+  if (Error error =
+          onRanks([&](size_t rank) { return ranks[rank]->allocate(); }))
+    return error;
+
+  // 4. Entries. Replicas must round alike, so all ranks use the methods that
   //    the first one has found to be fastest for contractions.
   if (Error error = chooseImplementations())
     return error;
@@ -160,6 +169,68 @@ Error Session::startRanks(const SessionOptions &options) {
   malloc_trim(0);
 #endif
   return error;
+}
+
+/// What ranks need of the device that they share must be free there.
+Error Session::checkMemory(bool shared) const {
+  struct Need {
+    int64_t ranks = 0, arena = 0, outside = 0;
+  };
+  // 1. By device: of all ranks where processes share some, else of those here.
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  auto nameOf = [&](const Rank &rank) {
+    return std::string(host) + " " + std::to_string(rank.getOrdinal());
+  };
+  std::map<std::string, Need> needs;
+  auto add = [&](llvm::StringRef name, int64_t arena, int64_t outside) {
+    Need &need = needs[name.str()];
+    ++need.ranks;
+    need.arena += arena;
+    need.outside += outside;
+  };
+  std::string own;
+  for (const std::unique_ptr<Rank> &rank : ranks) {
+    int64_t arena = rank->getProgram().arenaBytes,
+            outside = rank->getCapability().outside;
+    if (!shared)
+      add(nameOf(*rank), arena, outside);
+    own += nameOf(*rank) + '\t' + std::to_string(arena) + '\t' +
+           std::to_string(outside);
+  }
+  if (shared) {
+    Expected<std::vector<std::string>> all = gather(own);
+    if (!all)
+      return all.takeError();
+    for (const std::string &text : *all) {
+      llvm::SmallVector<llvm::StringRef, 3> parts;
+      llvm::SplitString(text, parts, "\t");
+      int64_t arena = 0, outside = 0;
+      if (parts.size() != 3 || parts[1].getAsInteger(10, arena) ||
+          parts[2].getAsInteger(10, outside))
+        return makeError("ranks do not tell each other what memory they need");
+      add(parts[0], arena, outside);
+    }
+  }
+  // 2. What is free, as the first rank there has found it.
+  std::set<std::string> seen;
+  for (const std::unique_ptr<Rank> &rank : ranks) {
+    const cleave_capability &device = rank->getCapability();
+    std::string name = nameOf(*rank);
+    const Need &need = needs[name];
+    int64_t all = need.arena + need.outside;
+    if (!seen.insert(name).second || device.memory < 0 || all <= device.memory)
+      continue;
+    std::string who = need.ranks > 1 ? std::to_string(need.ranks) +
+                                           " ranks that share it need "
+                                     : "the program needs ";
+    return makeError(Twine(device.name) + " has " + Twine(device.memory) +
+                     " bytes of memory free, and " + who + Twine(all) + ": " +
+                     Twine(need.arena) + " for " +
+                     (need.ranks > 1 ? "arenas" : "its arena") + ", " +
+                     Twine(need.outside) + " for libraries and scratch memory");
+  }
+  return Error::success();
 }
 
 Expected<std::unique_ptr<Session>>

@@ -69,7 +69,7 @@ struct ApartDevice : cleave_device {
 const cleave_device_api ApartDevice::kApi = {
     .capability =
         [](cleave_device *device, cleave_capability *what) {
-          *what = {"apart", "test", of(device).memory};
+          *what = {"apart", "test", of(device).memory, 100};
         },
     .allocate =
         [](cleave_device *device, int64_t arena, int64_t tier) {
@@ -190,9 +190,10 @@ protected:
     EXPECT_EQ(watch.open, 0);
   }
 
-  llvm::Expected<std::unique_ptr<Session>> tryMake(int64_t devices, bool apart,
-                                                   int64_t memory = -1) {
+  llvm::Expected<std::unique_ptr<Session>>
+  tryMake(int64_t devices, bool apart, int64_t memory = -1, int sharing = 1) {
     SessionOptions options;
+    options.ranksPerDevice = sharing;
     options.threads = 2;
     options.seed = 1;
     options.timing = true;
@@ -357,13 +358,28 @@ TEST_F(DeviceTest, CommandsAreTraced) {
 }
 
 TEST_F(DeviceTest, TooLittleMemoryIsSaidBeforeAnyIsAllocated) {
-  auto session = tryMake(1, true, /*memory=*/1000);
-  ASSERT_FALSE(bool(session));
-  std::string message = llvm::toString(session.takeError());
-  EXPECT_TRUE(llvm::StringRef(message).contains(
-      "of memory on each device, and apart has 1000"))
-      << message;
-  EXPECT_EQ(watch.allocated, 0);
+  int64_t arena = make(2, true)->getProgram().arenaBytes;
+  watch.allocated = 0;
+  auto refusal = [&](int64_t memory, int sharing) {
+    auto session = tryMake(2, true, memory, sharing);
+    if (session)
+      return std::string();
+    EXPECT_EQ(watch.allocated, 0);
+    return llvm::toString(session.takeError());
+  };
+  auto text = [](int64_t bytes) { return std::to_string(bytes); };
+  EXPECT_EQ(refusal(arena + 99, 1),
+            "apart has " + text(arena + 99) +
+                " bytes of memory free, and the program needs " +
+                text(arena + 100) + ": " + text(arena) +
+                " for its arena, 100 for libraries and scratch memory");
+  EXPECT_EQ(refusal(2 * arena + 199, 2),
+            "apart has " + text(2 * arena + 199) +
+                " bytes of memory free, and 2 ranks that share it need " +
+                text(2 * arena + 200) + ": " + text(2 * arena) +
+                " for arenas, 200 for libraries and scratch memory");
+  EXPECT_EQ(refusal(arena + 100, 1), "");
+  EXPECT_EQ(refusal(2 * arena + 200, 2), "");
 }
 
 TEST_F(DeviceTest, ADeviceThatDoesNotOpenEndsAllRanks) {

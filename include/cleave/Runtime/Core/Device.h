@@ -46,8 +46,10 @@ struct cleave_capability {
   const char *name;
   /** What its code is compiled for, such as "x86_64"; likewise. */
   const char *architecture;
-  /** Bytes of memory that a program can have at most; -1: unknown. */
+  /** Bytes of its memory that are free now; -1: unknown. */
   int64_t memory;
+  /** Bytes of it that the program needs besides the arena. */
+  int64_t outside;
 };
 
 /** Why a run has ended early. */
@@ -174,7 +176,7 @@ struct cleave_device {
  * A plugin exports CLEAVE_DEVICE_OPEN, a cleave_device_open_function. Its file
  * is libcleave_<target>.so.
  */
-#define CLEAVE_DEVICE_ABI 2
+#define CLEAVE_DEVICE_ABI 3
 #define CLEAVE_DEVICE_OPEN "cleave_device_open"
 
 /** What a device shall run. What `lookup` finds is valid until the device is

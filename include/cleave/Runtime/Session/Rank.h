@@ -57,6 +57,12 @@ public:
          const Connect &connect);
   ~Rank();
 
+  /// What its device is, before anything is allocated there.
+  const cleave_capability &getCapability() const { return capability; }
+  /// Which device of the host it is.
+  int getOrdinal() const { return ordinal; }
+  /// Makes the memory of the device, before all that follows.
+  llvm::Error allocate();
   /// Chooses implementations by measurement: one rank does so for all, before
   /// they prepare. Takes the choices that are known, and returns all of this
   /// rank's, as "key<tab>name" lines.
@@ -134,7 +140,7 @@ public:
 
 private:
   Rank(const Artifact &artifact, const RankOptions &options);
-  /// Opens the device and its memory.
+  /// Opens the device.
   llvm::Error open(const RankOptions &options);
   const cleave_device_api &api() const { return *device->api; }
   llvm::Error put(const Tensor &tensor, bool keep,
@@ -150,7 +156,9 @@ private:
   const Artifact &artifact;
   ThreadTeam team;
   cleave_communicator *communicator = nullptr;
+  int ordinal;
   cleave_device *device = nullptr;
+  cleave_capability capability{};
   /// The address of the arena; null if the host cannot address it.
   char *memory = nullptr;
   std::map<std::string, const Tensor *> tensors;

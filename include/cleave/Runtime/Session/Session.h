@@ -337,6 +337,9 @@ private:
   static llvm::Expected<std::unique_ptr<Session>>
   start(Artifact artifact, const SessionOptions &options);
   llvm::Error startRanks(const SessionOptions &options);
+  /// Fails if a device has less memory than its ranks need, which are those of
+  /// several processes if devices are `shared`.
+  llvm::Error checkMemory(bool shared) const;
   llvm::Error chooseImplementations();
   /// Whether a rank of the position that runs `program`, of any process, has a
   /// shard of `tensor`; for an output, of the one given last.
