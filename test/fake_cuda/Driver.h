@@ -25,8 +25,9 @@
 /// addresses are not used again. An address that is in no allocation ends the
 /// process or gives CUDA_ERROR_ILLEGAL_ADDRESS, then and later.
 ///
-/// CLEAVE_FAKE_DEVICES, CLEAVE_FAKE_CAPABILITY ("9.0") and CLEAVE_FAKE_MEMORY
-/// (bytes, 1 GiB) describe the devices.
+/// CLEAVE_FAKE_DEVICES, CLEAVE_FAKE_NAME ("Fake"), CLEAVE_FAKE_CAPABILITY
+/// ("9.0") and CLEAVE_FAKE_MEMORY (bytes, 1 GiB) describe the devices, CLEAVE_FAKE_DRIVER_VERSION (13000) the
+/// driver.
 ///
 /// CLEAVE_FAKE_RECORD=FILE appends a line for each op when it has run:
 ///

@@ -9,6 +9,7 @@
 #include "cleave/Runtime/Core/CudaLibraries.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 
@@ -44,7 +45,15 @@ static llvm::Expected<Driver> openDriver() {
                      llvm::Twine(version / 1000) + "." +
                      llvm::Twine(version % 1000 / 10) +
                      ", and Cleave needs one of CUDA 13.0 or later");
-  if (llvm::Error error = driver.check(driver.cuInit(0), "starting the driver"))
+  CUresult started = driver.cuInit(0);
+  if (started == CUDA_ERROR_NO_DEVICE) {
+    const char *visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return makeError(
+        "this machine has NVIDIA's driver, but no GPU that CUDA sees" +
+        (visible ? ": CUDA_VISIBLE_DEVICES is '" + std::string(visible) + "'"
+                 : "; nvidia-smi lists those of the driver"));
+  }
+  if (llvm::Error error = driver.check(started, "starting the driver"))
     return error;
   return driver;
 }

@@ -263,6 +263,32 @@ def test_refusals(artifact, tmp_path):
     subprocess.run(["clang++-22", "-shared", "-x", "c", "/dev/null", "-o", old / "libcuda.so.1"],
                    check=True)
     assert "the driver is too old: it has no " in opened(artifact, CLEAVE_CUDA_LIBRARIES=str(old))
+
+
+def started(artifact, folder, *flags, **environment):
+    """What cleave-run says, which must be an error."""
+    data = folder / "tokens.bin"
+    data.write_bytes((np.arange(4096, dtype=np.uint16) % 64).tobytes())
+    result = subprocess.run(
+        [tool("cleave-run"), str(artifact), "--random-init", "--data", str(data), "--steps", "1",
+         *flags], capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize("environment, message", [
+    ({"CLEAVE_FAKE_DRIVER_VERSION": "12080"},
+     "the driver is too old: it is of CUDA 12.8, and Cleave needs one of CUDA 13.0 or later"),
+    ({"CLEAVE_FAKE_DEVICES": "0"}, "this machine has NVIDIA's driver, but no GPU that CUDA sees; "
+                                   "nvidia-smi lists those of the driver"),
+    ({"CLEAVE_FAKE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "7"},
+     "no GPU that CUDA sees: CUDA_VISIBLE_DEVICES is '7'")], ids=["old", "none", "hidden"])
+def test_drivers_that_are_of_no_use(environment, message, artifact, tmp_path):
+    """One message, and the status of an error."""
+    assert message in started(artifact, tmp_path, **environment)
+    assert opened(artifact, CLEAVE_FAKE_DRIVER_VERSION="13010") == ""
+
+
 def test_too_little_memory(artifact, tmp_path):
     """What is needed in all is said beside what is free, before any rank has memory."""
     pattern = (r"Fake has (\d+) bytes of memory free, and (?:the program needs|2 ranks that share it "
