@@ -14,7 +14,7 @@ import pytest
 
 from cleave.testing.tools import build_dir
 from proofs import ALL
-from step_runs import differences, model, run, run_apart
+from step_runs import differences, model, run, run_apart, trip_apart
 from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
@@ -128,6 +128,27 @@ def test_failures_end_with_one_message(device):
         said = says(device, CLEAVE_FAKE_NCCL=fault, **with_nccl)
         assert len(said) < 1000
         assert re.search(message, said), (fault, said)
+@pytest.mark.parametrize("ways", ["one", "nccl", "host", "shared"] if ALL else ["one", "nccl"])
+def test_a_check_that_fails_leaves_the_state(ways, tmp_path, monkeypatch):
+    """A gradient that is not finite is found before anything is written: parameters and state of the
+    optimizer keep every byte, whatever has been enqueued. The next step is as usual."""
+    monkeypatch.setenv("CLEAVE_NCCL", "on" if ways == "nccl" else "off")
+    monkeypatch.setenv("CLEAVE_SHARED_GPU", "on" if ways == "shared" else "off")
+    layout = [] if ways == "one" else ["--mesh=dp=2", "--recipe=zero1"]
+    device = compile_both(model("gpt", tmp_path), tmp_path, *layout, "--optimizer=adamw",
+                          "--clip=1")[1]
+    record = tmp_path / "record"
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(record))
+    # The third run is the first of graphs.
+    for graphs, steps in [("on", 3), ("off", 3), ("on", 0)]:
+        monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", graphs)
+        said, moved, kept, later = trip_apart(device, steps,
+                                              ranks_per_device=2 if ways == "shared" else 1)
+        assert re.search("not finite|NaN", said), said
+        assert kept == [], "these changed in a step that was stopped"
+        assert len(later) > 20 and (not steps or len(moved) > 20)
+        assert (" graph=1 " in record.read_text()) == (graphs == "on" and steps > 0)
+        record.unlink()
 
 
 def test_a_failure_ends_the_ranks_that_share_a_gpu(device, tmp_path):

@@ -105,6 +105,51 @@ def run_apart(artifact, steps=2, **options):
         return pool.apply_async(run, (artifact, steps), options).get(60)
 
 
+def trip(artifact, steps, **options):
+    """After `steps` good ones runs a step with an infinite weight. Returns its message, and the
+    names of parameters and state that the good steps, that step, and another good one changed."""
+    session = _runtime.open(str(artifact), **options)
+    random = np.random.default_rng(7)
+    for tensor in session.tensors():
+        kind, shape = TYPES[tensor["dtype"]], tensor["shape"]
+        if tensor["role"] == "input":
+            values = random.integers(0, 32, shape)
+        elif tensor["role"] == "parameter":
+            values = 0.08 * random.standard_normal(shape) + (len(shape) == 1)
+        elif tensor["name"] == "lr":
+            values = np.full(shape, 1e-2)
+        else:
+            continue
+        session.write(tensor["name"], np.frombuffer(values.astype(kind).tobytes(), np.uint8))
+    lasting = [t for t in session.tensors() if t["role"] in ("parameter", "state")]
+    content = lambda: {t["name"]: bytes(session.read(t["name"])) for t in lasting}
+    changed = lambda one, two: [name for name in one if one[name] != two[name]]
+
+    begin = content()
+    messages = [session.run("train", 3, steps + 2) for _ in range(steps)]
+    assert not any(messages), messages
+    good = content()
+    weight = next(t["name"] for t in lasting if t["role"] == "parameter" and len(t["shape"]) == 1)
+    values = np.frombuffer(good[weight], np.float32).copy()
+    values[0] = np.inf
+    session.write(weight, values.view(np.uint8))
+    spoiled = content()
+    try:
+        message = session.run("train", 3, steps + 2) or ""
+    except RuntimeError as error:
+        message = str(error)
+    after = content()
+    session.write(weight, np.frombuffer(good[weight], np.uint8))
+    assert not session.run("train", 3, steps + 2)
+    return message, changed(begin, good), changed(spoiled, after), changed(good, content())
+
+
+def trip_apart(artifact, *arguments, **options):
+    """In another process, since a wrong kernel can end it."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(trip, (artifact, *arguments), options).get(60)
+
+
 def feed(artifact, entries, result="loss", twice=False, scale=0.08):
     """Runs entries, each with inputs of its own, the first of them given `twice`; returns `result`
     of each, and then all parameters."""
