@@ -25,6 +25,8 @@
 ///   error:DEVICE:N      its communicator fails later
 ///   refuse:DEVICE:N     the call returns an error
 ///   size:DEVICE:N       the call is of one element fewer
+///   hang:DEVICE:N       the device never reaches the call, which waits until
+///                       its communicator is aborted
 ///
 //===----------------------------------------------------------------------===//
 
@@ -278,11 +280,14 @@ struct Clique {
 /// The calls of a group on one stream.
 struct Op {
   std::vector<std::tuple<CommunicatorPtr, std::shared_ptr<Exchange>>> parts;
+  /// Whether a fault keeps it from being reached.
+  bool hangs = false;
 };
 
 struct Group {
   int depth = 0;
   int error = Success;
+  bool hangs = false;
   std::vector<std::tuple<CommunicatorPtr, void *, Call>> calls;
 };
 
@@ -405,6 +410,10 @@ bool isReady(void *data) {
   std::lock_guard<std::mutex> lock(s.mutex);
   bool ready = true;
   for (auto &[own, exchange] : op->parts) {
+    if (op->hangs && !own->aborted) {
+      ready = false;
+      continue;
+    }
     int key = own->member;
     // A message to itself has both ends in one op.
     for (const auto &[end, call] : exchange->calls)
@@ -510,9 +519,8 @@ int endGroup() {
         return op.first == stream;
       });
       if (it == ops.end())
-        it = ops.insert(ops.end(), {stream, new Op});
-      it->second->parts.push_back(
-          {communicator, enter(*communicator, call)});
+        it = ops.insert(ops.end(), {stream, new Op{{}, own.hangs}});
+      it->second->parts.push_back({communicator, enter(*communicator, call)});
     }
   }
   int result = Success;
@@ -553,6 +561,7 @@ int add(void *handle, void *stream, Call call, size_t sent, size_t received) {
         group.error = InternalError;
       return InternalError;
     }
+    group.hangs |= isFault("hang", own->device, count);
     if (isFault("size", own->device, count) && call.count > 0)
       --call.count;
   }

@@ -81,7 +81,7 @@ NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
   if (Error error = exchange->connect()) {
     std::string message = llvm::toString(std::move(error));
     communicator->api->fail(communicator, message.c_str());
-    return makeError(message);
+    return makeError(communicator->api->error(communicator));
   }
   return exchange;
 }

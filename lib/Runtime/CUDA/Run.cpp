@@ -352,6 +352,9 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
   auto broken = [&](Error error) {
     std::string why = llvm::toString(std::move(error));
     communicator->api->fail(communicator, why.c_str());
+    // Of several ranks that which has failed first, by its number.
+    if (communicator->size > 1)
+      why = communicator->api->error(communicator);
     return Stop{std::move(why), false, false, true};
   };
   const Action *action = nullptr;

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from cleave.testing.tools import build_dir
+from cleave.testing.tools import build_dir, tool
 from proofs import ALL
 from step_runs import differences, model, run, run_apart, trip_apart
 from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
@@ -120,14 +120,38 @@ def device(tmp_path_factory):
 
 def test_failures_end_with_one_message(device):
     with_nccl = {"CLEAVE_NCCL": "on", "CLEAVE_NCCL_TIMEOUT": "2"}
+    which = r"the [a-z-]+ of part '[^']+' \(.*\.py:\d+.*\)"
     for fault, message in [
-            ("refuse:1:7", r"the [a-z-]+ of part '[^']+' \(.*\.py.*\): NCCL: starting it: internal error"),
-            ("error:0:12", "NCCL: an exchange: remote process exited"),
+            # A rank that fails is named, with what it did and where that is in the model.
+            *((f"refuse:{rank}:7", f"^rank {rank}: {which}: NCCL: starting it: internal error")
+              for rank in (0, 1)),
+            *((f"error:{rank}:12", f"^rank {rank}: {which}: NCCL: an exchange: remote process exited")
+              for rank in (0, 1)),
+            # All ranks wait for one that does not come: one of them says so.
+            *((f"hang:{rank}:12", f"^rank [01]: {which} has not ended after 2 s: not all ranks take "
+                                  r"part in it. \$CLEAVE_NCCL_TIMEOUT is the time")
+              for rank in (0, 1)),
             # Of a communicator's first exchange nothing differs but that one does not come.
-            ("leave-out:1:1", r"the first exchange of ranks 0 1 has not ended after 2 s")]:
+            ("leave-out:1:1", r"rank 0: the first exchange of ranks 0 1 has not ended after 2 s")]:
         said = says(device, CLEAVE_FAKE_NCCL=fault, **with_nccl)
         assert len(said) < 1000
         assert re.search(message, said), (fault, said)
+
+
+def test_a_lost_exchange_ends_the_program(device, tmp_path):
+    """With one message, and the status of an error."""
+    data = tmp_path / "tokens.bin"
+    data.write_bytes((np.arange(4096, dtype=np.uint16) % 64).tobytes())
+    result = subprocess.run(
+        [tool("cleave-run"), str(device), "--random-init", "--data", str(data), "--steps", "3"],
+        capture_output=True, text=True, timeout=60,
+        env={**os.environ, "CLEAVE_FAKE_NCCL": "hang:0:12", "CLEAVE_NCCL": "on",
+             "CLEAVE_NCCL_TIMEOUT": "1"})
+    assert result.returncode == 1
+    assert re.search(r"^.*error: .*step 1: rank [01]: the [a-z-]+ of part .* has not ended after 1 s",
+                     result.stderr) and result.stderr.count("\n") == 1, result.stderr
+
+
 @pytest.mark.parametrize("ways", ["one", "nccl", "host", "shared"] if ALL else ["one", "nccl"])
 def test_a_check_that_fails_leaves_the_state(ways, tmp_path, monkeypatch):
     """A gradient that is not finite is found before anything is written: parameters and state of the
