@@ -7,6 +7,7 @@
 
 #include "CudaDevice.h"
 #include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -91,18 +92,41 @@ int CudaDevice::end(Error error) {
 // Memory
 //===----------------------------------------------------------------------===//
 
+/// Tensors begin at multiples of 64 bytes. Behind a small result there is room
+/// for the status of checks, so that one copy takes both to the host; -1 if
+/// there is no such result.
+static int64_t findStatusOffset(const Program &program) {
+  constexpr int64_t slot = 64, size = sizeof(CheckStatus);
+  int64_t found = -1;
+  for (const Tensor &tensor : program.tensors) {
+    int64_t bytes = localBytes(program.mesh, tensor);
+    if (tensor.role != Role::Output || tensor.tier ||
+        tensor.offset % slot != 0 || bytes == 0 || bytes > slot - size)
+      continue;
+    int64_t at = tensor.offset + (bytes + size - 1) / size * size;
+    if (at + size <= tensor.offset + slot)
+      found = std::max(found, at);
+  }
+  return found;
+}
+
 Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
   scratchBytes = launchScratchBytes(program);
+  statusOffset = findStatusOffset(program);
   for (auto [at, bytes] :
        {std::pair(&arena, arenaBytes),
         std::pair(&workspace, kContractionWorkspaceBytes),
         std::pair(&scratch, scratchBytes),
-        std::pair(&status, static_cast<int64_t>(sizeof(CheckStatus)))}) {
+        std::pair(&status, statusOffset < 0
+                               ? static_cast<int64_t>(sizeof(CheckStatus))
+                               : 0)}) {
     Expected<CUdeviceptr> made = gpu->allocate(bytes);
     if (!made)
       return made.takeError();
     *at = *made;
   }
+  if (statusOffset >= 0)
+    status = arena + static_cast<CUdeviceptr>(statusOffset);
   Expected<char *> read = gpu->allocateHost(sizeof(CheckStatus));
   if (!read)
     return read.takeError();

@@ -69,6 +69,8 @@ private:
     cleave_request *request = nullptr;
     char *own = nullptr;
     const char *agreed = nullptr;
+    /// What is copied to the host with the status; or null.
+    const HostTensors::Results *results = nullptr;
   };
   struct Exchange {
     cleave_request *request = nullptr;
@@ -209,8 +211,10 @@ private:
   /// Memory outside of the arena: for contractions, and for the commands that
   /// are several launches.
   CUdeviceptr workspace = 0, scratch = 0;
-  /// A CheckStatus, and where the host reads it.
+  /// A CheckStatus, its offset in the arena or -1, and where the host reads it
+  /// if it is not copied with results.
   CUdeviceptr status = 0;
+  int64_t statusOffset = -1;
   CheckStatus *statusRead = nullptr;
   int64_t scratchBytes = 0;
   /// The second tier.

@@ -16,7 +16,8 @@ using namespace cleave::runtime::cuda;
 using llvm::Error;
 using llvm::Expected;
 
-/// A result that has more is read when it is asked for.
+/// A result that has more is read when it is asked for; results within as many
+/// are copied at once, with what lies between them.
 static constexpr int64_t kMostResultBytes = 1024;
 
 static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -70,11 +71,45 @@ HostTensors::plan(const Program &program, const Entry &entry,
     int64_t last = writer({Place::Arena, tensor.offset, bytes});
     if (last < 0)
       continue;
-    found.list.push_back({tensor.offset, bytes, resultBytes});
+    found.list.push_back({tensor.offset, bytes, 0});
     found.last = std::max(found.last, last);
-    resultBytes += aligned(bytes);
   }
   return found;
+}
+
+void HostTensors::place(Results &results, MemoryRange status) {
+  auto sort = [](std::vector<Results::Copy> &list) {
+    llvm::sort(list, [](const Results::Copy &one, const Results::Copy &two) {
+      return one.offset < two.offset;
+    });
+  };
+  if (!results.list.empty() && status.bytes > 0) {
+    std::vector<Results::Copy> all = results.list;
+    all.push_back({status.offset, status.bytes, 0});
+    sort(all);
+    int64_t end = 0;
+    for (const Results::Copy &own : all)
+      end = std::max(end, own.offset + own.bytes);
+    if (end - all.front().offset <= kMostResultBytes) {
+      results.list = std::move(all);
+      results.status = 0;
+    }
+  }
+  sort(results.list);
+  for (Results::Copy &own : results.list) {
+    int64_t end = own.offset + own.bytes;
+    if (results.ranges.empty() ||
+        end - results.ranges.back().offset > kMostResultBytes)
+      results.ranges.push_back({own.offset, 0, resultBytes});
+    Results::Copy &range = results.ranges.back();
+    // One that lies within another ends before it.
+    resultBytes -= aligned(range.bytes);
+    range.bytes = std::max(range.bytes, end - range.offset);
+    resultBytes += aligned(range.bytes);
+    own.at = range.at + (own.offset - range.offset);
+    if (results.status >= 0 && own.offset == status.offset)
+      results.status = own.at;
+  }
 }
 
 Error HostTensors::allocate() {
@@ -286,17 +321,18 @@ Error HostTensors::noteRead() {
 }
 
 Error HostTensors::copyResults(const Results &own) {
-  for (const Results::Copy &one : own.list) {
-    int64_t at = 2 * turnBytes + one.at;
-    if (record)
+  if (record)
+    for (const Results::Copy &one : own.list)
       record->work("compute", "a result",
                    {{{Place::Arena, one.offset, one.bytes}},
-                    {{Place::Pinned, at, one.bytes}}});
+                    {{Place::Pinned, 2 * turnBytes + one.at, one.bytes}}});
+  for (const Results::Copy &one : own.ranges) {
+    int64_t at = 2 * turnBytes + one.at;
     if (Error error = gpu.check(
             gpu.driver.cuMemcpyDtoHAsync(
                 pinned + at, arena + static_cast<CUdeviceptr>(one.offset),
                 static_cast<size_t>(one.bytes), gpu.compute),
-            "copying a result"))
+            "copying results"))
       return error;
   }
   writing = true;

@@ -35,8 +35,12 @@ public:
       int64_t offset = 0, bytes = 0, at = 0;
     };
     std::vector<Copy> list;
+    /// Ranges of the arena that have them all: neighbours are copied at once.
+    std::vector<Copy> ranges;
     /// Behind the command of this index they are all there.
     int64_t last = -1;
+    /// Where the status of checks is copied too; -1: it is not.
+    int64_t status = -1;
   };
 
   /// Finds inputs and scalars that no command of `written` writes; these are
@@ -44,11 +48,13 @@ public:
   static llvm::Expected<std::unique_ptr<HostTensors>>
   make(const Program &program, Gpu &gpu, CUdeviceptr arena,
        llvm::ArrayRef<MemoryRange> written, WorkRecord *record);
-  /// Allocates what results of an entry need: `writer` gives the index of the
-  /// last command that writes to a range, or -1 if it cannot be copied behind
-  /// that.
+  /// Finds the results of an entry: `writer` gives the index of the last
+  /// command that writes to a range, or -1 if it cannot be copied behind that.
   Results plan(const Program &program, const Entry &entry,
                llvm::function_ref<int64_t(const MemoryRange &)> writer);
+  /// Finds room for results, and for the status of checks, of this range of the
+  /// arena, if one copy can take them all; no bytes: it has another copy.
+  void place(Results &results, MemoryRange status);
   llvm::Error allocate();
 
   static constexpr const char *kStreamName = "inputs";
@@ -83,6 +89,10 @@ public:
   llvm::Error noteRead();
   /// Behind the last one that writes a result.
   llvm::Error copyResults(const Results &own);
+  /// The status that was copied with them, when the host has waited.
+  const char *statusOf(const Results &own) const {
+    return pinned + 2 * turnBytes + own.status;
+  }
   /// The host has seen the end of what the stream of computation had to do.
   void finished();
   /// Results are not those of a run that has gone through.

@@ -391,6 +391,18 @@ Error CudaDevice::Resolver::planHostTensors() {
               return step.stream == 0 ? index : -1;
           return -1;
         });
+    // The first check behind them that the host waits for copies them.
+    MemoryRange status;
+    auto steps = llvm::MutableArrayRef(own.steps).drop_front(
+        static_cast<size_t>(own.results.last + 1));
+    Step *check = llvm::find_if(steps, [](const Step &step) {
+      return std::holds_alternative<Check>(step.what);
+    });
+    if (device.statusOffset >= 0 && check != steps.end())
+      status = {Place::Arena, device.statusOffset, sizeof(CheckStatus)};
+    device.host->place(own.results, status);
+    if (own.results.status >= 0)
+      std::get<Check>(check->what).results = &own.results;
   }
   return device.host->allocate();
 }

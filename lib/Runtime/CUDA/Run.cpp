@@ -9,6 +9,7 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 
 #include <algorithm>
+#include <cstring>
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define CLEAVE_NVTX
@@ -145,16 +146,21 @@ Expected<bool> CudaDevice::readFlag(CUdeviceptr at) {
 Error CudaDevice::agree(const Step &step, const Check &check, bool &passed) {
   if (Error error = launchAll(check.launches))
     return error;
+  Error copied =
+      check.results
+          ? host->copyResults(*check.results)
+          : gpu->check(gpu->driver.cuMemcpyDtoHAsync(
+                           statusRead, status, sizeof checks, gpu->compute),
+                       "copying the status of checks");
+  if (copied)
+    return copied;
   if (record)
     record->finish("compute");
-  if (Error error =
-          gpu->check(gpu->driver.cuMemcpyDtoHAsync(statusRead, status,
-                                                   sizeof checks, gpu->compute),
-                     "copying the status of checks"))
-    return error;
   if (Error error = gpu->finish())
     return error;
   checks = *statusRead;
+  if (check.results)
+    std::memcpy(&checks, host->statusOf(*check.results), sizeof checks);
   noteFinished();
   *check.own = checks.failed == 0;
   const cleave_communicator_api &api = *communicator->api;
@@ -361,7 +367,9 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
   bool skipped = false;
   NamedRange actionRange;
   auto stretch = entry.stretches.begin();
-  bool read = entry.lastRead < 0, copied = entry.results.last < 0;
+  // A check copies the results with its status.
+  bool read = entry.lastRead < 0,
+       copied = entry.results.last < 0 || entry.results.status >= 0;
   // All steps before `next` are enqueued.
   auto reached = [&](size_t next) -> Error {
     if (!read && static_cast<int64_t>(next) > entry.lastRead) {

@@ -25,6 +25,8 @@ using namespace cleave::exec;
 /// compute, which is one tensor. A larger one of a single entry shares memory
 /// with the other entries, and is valid until another one runs.
 static constexpr int64_t kSmallOutput = 1 << 16;
+/// Results up to this size are neighbours, of which a host reads all at once.
+static constexpr int64_t kTinyOutput = 64;
 
 namespace {
 
@@ -104,9 +106,13 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     for (ProgramOp program : programs) {
       plans.push_back(std::make_unique<ProgramMemory>(program, parts));
       if (failed(plans.back()->analyse()) ||
-          failed(placeFixed(program, *plans.back())))
+          failed(placeArguments(program, *plans.back())))
         return failure();
     }
+    for (int64_t most : {kTinyOutput, kSmallOutput})
+      for (auto [program, plan] : llvm::zip_equal(programs, plans))
+        if (failed(placeResults(program, *plan, most)))
+          return failure();
     int64_t peak = 0, tierPeak = 0;
     for (auto &plan : plans) {
       plan->packBuffers();
@@ -217,7 +223,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
           ++resultCount[name];
   }
 
-  LogicalResult placeFixed(ProgramOp program, ProgramMemory &plan) {
+  LogicalResult placeArguments(ProgramOp program, ProgramMemory &plan) {
     Block &body = program.getBody().front();
     for (auto constant : body.getOps<ConstantOp>())
       plan.bufferOf(constant.getOutput()).fixed =
@@ -231,6 +237,14 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
                           ("argument:" + name.getValue()).str(), name)))
         return failure();
     }
+    return success();
+  }
+
+  /// Those of up to `most` bytes, besides those that several entries have if
+  /// that is the most.
+  LogicalResult placeResults(ProgramOp program, ProgramMemory &plan,
+                             int64_t most) {
+    Block &body = program.getBody().front();
     for (auto [i, value] :
          llvm::enumerate(body.getTerminator()->getOperands())) {
       if (program.getResultAttr(i, graph::kUpdatesAttr) ||
@@ -239,8 +253,8 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
       auto name = program.getResultAttrOfType<StringAttr>(i, graph::kNameAttr);
       if (!name)
         return program.emitOpError("result ") << i << " has no graph.name";
-      if ((plan.bufferOf(value).bytes <= kSmallOutput ||
-           resultCount[name] > 1) &&
+      bool shared = most == kSmallOutput && resultCount[name] > 1;
+      if ((plan.bufferOf(value).bytes <= most || shared) &&
           failed(placeOne(program, plan, value,
                           ("result:" + name.getValue()).str(), name)))
         return failure();
