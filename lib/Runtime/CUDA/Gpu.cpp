@@ -9,6 +9,7 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/SmallVector.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -158,35 +159,80 @@ Error Gpu::launch(CUfunction function, const Launch &launch,
                "launching a kernel");
 }
 
-Error Gpu::read(CUdeviceptr from, void *to, int64_t bytes) const {
-  if (bytes == 0)
-    return Error::success();
-  if (Error error = makeCurrent())
-    return error;
-  // The driver itself waits in a copy of memory that is not pinned.
-  if (watch)
-    if (Error error = finish())
-      return error;
-  if (Error error = check(driver.cuMemcpyDtoHAsync(
-                              to, from, static_cast<size_t>(bytes), compute),
-                          "copying from " + name))
-    return error;
-  return finish();
+Error Gpu::makeChunks() {
+  for (int i = 0; i < 2 && !chunks[i]; ++i) {
+    Expected<CUevent> event = makeEvent();
+    if (!event)
+      return event.takeError();
+    Expected<char *> made = allocateHost(kChunkBytes);
+    if (!made)
+      return made.takeError();
+    chunkEnds[i] = *event;
+    chunks[i] = *made;
+  }
+  return Error::success();
 }
 
-Error Gpu::write(CUdeviceptr to, const void *from, int64_t bytes) const {
+Error Gpu::read(CUdeviceptr from, void *to, int64_t bytes) {
   if (bytes == 0)
     return Error::success();
   if (Error error = makeCurrent())
     return error;
-  // The driver itself waits in a copy of memory that is not pinned.
-  if (watch)
-    if (Error error = finish())
-      return error;
-  if (Error error = check(driver.cuMemcpyHtoDAsync(
-                              to, from, static_cast<size_t>(bytes), compute),
-                          "copying to " + name))
+  if (Error error = makeChunks())
     return error;
+  auto sizeOf = [&](int64_t at) { return std::min(kChunkBytes, bytes - at); };
+  int turn = 0;
+  for (int64_t at = 0; at < bytes; at += kChunkBytes, turn = 1 - turn) {
+    if (Error error =
+            check(driver.cuMemcpyDtoHAsync(
+                      chunks[turn], from + static_cast<CUdeviceptr>(at),
+                      static_cast<size_t>(sizeOf(at)), compute),
+                  "copying from " + name))
+      return error;
+    if (bytes > kChunkBytes)
+      if (Error error =
+              check(driver.cuEventRecord(chunkEnds[turn], compute), "an event"))
+        return error;
+    // The one before, while this one is copied.
+    if (at == 0)
+      continue;
+    if (Error error = finish(chunkEnds[1 - turn]))
+      return error;
+    std::memcpy(static_cast<char *>(to) + at - kChunkBytes, chunks[1 - turn],
+                static_cast<size_t>(kChunkBytes));
+  }
+  if (Error error = finish())
+    return error;
+  int64_t last = (bytes - 1) / kChunkBytes * kChunkBytes;
+  std::memcpy(static_cast<char *>(to) + last, chunks[1 - turn],
+              static_cast<size_t>(sizeOf(last)));
+  return Error::success();
+}
+
+Error Gpu::write(CUdeviceptr to, const void *from, int64_t bytes) {
+  if (bytes == 0)
+    return Error::success();
+  if (Error error = makeCurrent())
+    return error;
+  if (Error error = makeChunks())
+    return error;
+  int turn = 0;
+  for (int64_t at = 0; at < bytes; at += kChunkBytes, turn = 1 - turn) {
+    auto size = static_cast<size_t>(std::min(kChunkBytes, bytes - at));
+    if (at >= 2 * kChunkBytes)
+      if (Error error = finish(chunkEnds[turn]))
+        return error;
+    std::memcpy(chunks[turn], static_cast<const char *>(from) + at, size);
+    if (Error error =
+            check(driver.cuMemcpyHtoDAsync(to + static_cast<CUdeviceptr>(at),
+                                           chunks[turn], size, compute),
+                  "copying to " + name))
+      return error;
+    if (bytes > kChunkBytes)
+      if (Error error =
+              check(driver.cuEventRecord(chunkEnds[turn], compute), "an event"))
+        return error;
+  }
   return finish();
 }
 

@@ -47,10 +47,11 @@ public:
   /// Tells the device from all others of all machines.
   llvm::Expected<std::string> getId() const;
 
-  /// Copies after what `compute` has to do, and waits: a copy that is not of a
-  /// stream may still be under way when it returns.
-  llvm::Error read(CUdeviceptr from, void *to, int64_t bytes) const;
-  llvm::Error write(CUdeviceptr to, const void *from, int64_t bytes) const;
+  /// Copies after what `compute` has to do, and waits. Any memory of the host
+  /// will do: what is copied goes through two pinned memories by turns, of
+  /// which the host fills or empties one while the device copies the other.
+  llvm::Error read(CUdeviceptr from, void *to, int64_t bytes);
+  llvm::Error write(CUdeviceptr to, const void *from, int64_t bytes);
   llvm::Error zero(CUdeviceptr at, int64_t bytes) const;
   /// Waits for what `compute` has to do.
   llvm::Error finish() const { return finish(compute); }
@@ -77,7 +78,12 @@ public:
   /// Called now and then while the host waits, if it is set.
   std::function<llvm::Error()> watch;
 
+  /// Of each of the pinned memories of `read` and `write`.
+  static constexpr int64_t kChunkBytes = int64_t(4) << 20;
+
 private:
+  /// Makes these memories, for the first copy.
+  llvm::Error makeChunks();
   /// Until `query` returns another code than that it is not ready.
   llvm::Error poll(llvm::function_ref<CUresult()> query) const;
   explicit Gpu(const Driver &driver) : driver(driver) {}
@@ -92,6 +98,9 @@ private:
   std::vector<char *> hostMemory;
   std::vector<CUevent> events;
   std::vector<CUstream> streams;
+  /// The pinned memories, and the ends of their last copies.
+  char *chunks[2] = {};
+  CUevent chunkEnds[2] = {};
   struct Function {
     CUfunction function = nullptr;
     /// The dynamic shared memory that it has leave for.
