@@ -92,7 +92,8 @@ EXPORT CUresult cuDeviceGetName(char *name, int size, CUdevice device) {
   CHECK(name && size > 0);
   if (!isDevice(device))
     return CUDA_ERROR_INVALID_DEVICE;
-  std::snprintf(name, size, "Fake");
+  const char *text = environment("CLEAVE_FAKE_NAME");
+  std::snprintf(name, size, "%s", text ? text : "Fake");
   return CUDA_SUCCESS;
 }
 

@@ -168,20 +168,25 @@ Error Contractions::open() {
   if (!opened)
     return opened.takeError();
   library = *opened;
+  leaveOutOthers();
   return CublasLt::check(library->create(&handle), "starting");
+}
+
+std::string Contractions::keyBegin() const {
+  return "cublasLt on " + device + ": " +
+         (library ? std::to_string(library->version()) + " " : "");
 }
 
 std::string Contractions::keyOf(const ContractCommand &c,
                                 Operands operands) const {
   std::string key;
   llvm::raw_string_ostream os(key);
-  os << "cublasLt " << library->version() << ' ' << dtypeName(c.type) << ' '
-     << c.m << 'x' << c.n << 'x' << c.k << (c.transA ? " T" : " N")
-     << (c.transB ? 'T' : 'N') << ' ' << c.lda << ' ' << c.ldb << ' ' << c.ldc
-     << " batch " << c.batch << ' ' << c.batchStrideA << ' ' << c.batchStrideB
-     << ' ' << c.batchStrideC << " beta " << c.beta << " align "
-     << alignmentOf(operands.a) << ' ' << alignmentOf(operands.b) << ' '
-     << alignmentOf(operands.c);
+  os << keyBegin() << dtypeName(c.type) << ' ' << c.m << 'x' << c.n << 'x'
+     << c.k << (c.transA ? " T" : " N") << (c.transB ? 'T' : 'N') << ' '
+     << c.lda << ' ' << c.ldb << ' ' << c.ldc << " batch " << c.batch << ' '
+     << c.batchStrideA << ' ' << c.batchStrideB << ' ' << c.batchStrideC
+     << " beta " << c.beta << " align " << alignmentOf(operands.a) << ' '
+     << alignmentOf(operands.b) << ' ' << alignmentOf(operands.c);
   if (c.typeB != c.type)
     os << " by " << dtypeName(c.typeB);
   if (c.resultType != DType::F32)
@@ -347,9 +352,16 @@ void Contractions::take(llvm::StringRef text) {
   llvm::SplitString(text, lines, "\n");
   for (llvm::StringRef line : lines) {
     auto [key, algorithm] = line.rsplit('\t');
-    if (key.starts_with("cublasLt "))
-      choices[key.str()] = algorithm.str();
+    choices[key.str()] = algorithm.str();
   }
+  leaveOutOthers();
+}
+
+void Contractions::leaveOutOthers() {
+  std::string begin = keyBegin();
+  for (auto it = choices.begin(); it != choices.end();)
+    it = llvm::StringRef(it->first).starts_with(begin) ? std::next(it)
+                                                       : choices.erase(it);
 }
 
 std::string Contractions::text() const {

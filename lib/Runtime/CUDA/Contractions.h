@@ -58,12 +58,13 @@ private:
 
 /// Makes contractions, and chooses their algorithms: all that cuBLASLt proposes
 /// are measured if they are to be tuned, else its first one is taken. A choice
-/// holds for a shape, its layout, types and alignment.
+/// holds for a shape, its layout, types and alignment, on one kind of GPU.
 class Contractions {
 public:
-  /// `workspace` has `kContractionWorkspaceBytes`.
-  Contractions(const Driver &driver, CUdeviceptr workspace)
-      : driver(driver), workspace(workspace) {}
+  /// `device` is the name of the GPU, of which choices are; `workspace` has
+  /// `kContractionWorkspaceBytes`.
+  Contractions(const Driver &driver, std::string device, CUdeviceptr workspace)
+      : driver(driver), device(std::move(device)), workspace(workspace) {}
   ~Contractions();
   Contractions(const Contractions &) = delete;
   Contractions &operator=(const Contractions &) = delete;
@@ -75,8 +76,8 @@ public:
   llvm::Error tune(const ContractCommand &command, Operands operands,
                    CUstream stream);
 
-  /// Takes over choices, as "key<tab>algorithm" lines; those of another version
-  /// of the library are left out.
+  /// Takes over choices, as "key<tab>algorithm" lines. Those of another version
+  /// of the library, or of another kind of GPU, are left out.
   void take(llvm::StringRef choices);
   std::string text() const;
 
@@ -90,9 +91,13 @@ private:
   llvm::Expected<float> measure(const Contraction &contraction,
                                 const lt::Algorithm &algorithm,
                                 CUstream stream) const;
+  /// How keys begin; the version is known when the library is open.
+  std::string keyBegin() const;
+  void leaveOutOthers();
   std::string keyOf(const ContractCommand &command, Operands operands) const;
 
   const Driver &driver;
+  std::string device;
   CUdeviceptr workspace;
   const CublasLt *library = nullptr;
   void *handle = nullptr;

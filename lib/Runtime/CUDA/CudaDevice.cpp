@@ -135,7 +135,7 @@ Error CudaDevice::allocate(int64_t arenaBytes, int64_t tierBytes) {
   if (!pinned)
     return pinned.takeError();
   tier = *pinned;
-  contractions.emplace(gpu->driver, workspace);
+  contractions.emplace(gpu->driver, gpu->getName(), workspace);
   void *image = lookup(lookupData, codeSymbol);
   if (!image)
     return makeError("the artifact has no code for a GPU");

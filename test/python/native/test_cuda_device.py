@@ -367,6 +367,50 @@ def test_compiling_needs_nvrtc(place, tmp_path, monkeypatch):
     assert (tmp_path / "x.so").exists() == bool(place)
 
 
+# Choices of contractions ---------------------------------------------------------------
+
+
+def products(record):
+    """The products that ran, by device: what it was made of, as text."""
+    return re.findall(r"kind=call name=product (.*)", record.read_text()) if record.exists() else []
+
+
+def test_choices_are_made_once_and_kept(tmp_path, monkeypatch):
+    """The first rank measures for all; a checkpoint keeps its choices, which a run that goes on
+    takes over. On another kind of GPU it measures again."""
+    monkeypatch.delenv("CLEAVE_TUNING")
+    record, log = tmp_path / "record", tmp_path / "log"
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(record))
+    device = compile_both(model("gpt", tmp_path), tmp_path, *plain("bf16", "zero2"))[1]
+    data = tmp_path / "tokens.bin"
+    data.write_bytes((np.arange(4096, dtype=np.uint16) % 64).tobytes())
+
+    def train(name, *flags):
+        record.unlink(missing_ok=True)
+        run_tool([tool("cleave-run"), str(device), "--data", str(data), "--steps=2", "--save-every=1",
+                  f"--save-dir={tmp_path / name}", *flags])
+        last = sorted((tmp_path / name).glob("step-*"))[-1]
+        return (json.loads((last / "training.json").read_text())["contractions"], last,
+                len(products(record)))
+
+    chosen, _, measured = train("first", "--random-init", "--stop-at=1")
+    assert len(chosen) > 5
+    assert all(re.match(r"cublasLt on Fake: \d+ bf16 ", key) for key in chosen), list(chosen)
+    # Each of up to three algorithms four times, for each shape once, by one rank.
+    resume = f"--resume={tmp_path / 'first' / 'step-1'}"
+    kept, _, fewer = train("second", resume)
+    assert kept == chosen
+    steps = fewer
+    assert measured - steps == 12 * len(chosen), (measured, steps, len(chosen))
+    # What was kept is what runs, whatever would be chosen.
+    state = tmp_path / "first" / "step-1" / "training.json"
+    monkeypatch.setenv("CLEAVE_FAKE_NAME", "Fake 2")
+    other, _, again = train("third", resume)
+    assert all(re.match(r"cublasLt on Fake 2: \d+ bf16 ", key) for key in other)
+    assert len(other) == len(chosen) and again == measured
+    assert json.loads(state.read_text())["contractions"] == chosen
+
+
 # The front end and the driver ---------------------------------------------------------
 
 
