@@ -884,7 +884,8 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha,
       " types=" + std::to_string(p.a.type) + "," + std::to_string(p.b.type) +
       "," + std::to_string(p.d.type) +
       " epilogue=" + std::to_string(p.epilogue) +
-      " workspace=" + std::to_string(p.workspaceBytes);
+      " workspace=" + std::to_string(p.workspaceBytes) +
+      " compute=" + std::to_string(of(desc)->get(DescComputeType));
   int status = driver()->enqueue(
       stream, text.c_str(), nullptr, multiply, new Product(p),
       [](void *data) { delete static_cast<Product *>(data); });

@@ -411,6 +411,119 @@ def test_choices_are_made_once_and_kept(tmp_path, monkeypatch):
     assert json.loads(state.read_text())["contractions"] == chosen
 
 
+# Types of products, names of work, and bits ----------------------------------------------
+
+
+@pytest.mark.parametrize("precision, arch, types", [
+    # Numbers of CUDA: 0 is f32, 14 bf16, 28 and 29 the types of 8 bits.
+    ("f32", "sm_90", {"0,0,0"}), ("f32", "sm_80", {"0,0,0"}), ("bf16", "sm_90", {"14,14,14", "14,14,0"}),
+    ("fp8", "sm_90", {"28,28,14", "28,29,14", "29,28,14", "28,28,0", "28,29,0", "29,28,0"}),
+    ("fp8", "sm_80", set())])
+def test_types_of_products(precision, arch, types, tmp_path, monkeypatch):
+    """All are in f32 without TF32 (68: CUBLAS_COMPUTE_32F; TF32 is 77). From sm_90 on, fp8 layers
+    multiply 8-bit factors."""
+    path = model("gpt", tmp_path)
+    run_tool([tool("cleave-compile"), str(path), "--target=cuda", f"--arch={arch}",
+              f"--precision={precision}", "-o", str(tmp_path / "device.so")])
+    record = tmp_path / "record"
+    monkeypatch.setenv("CLEAVE_FAKE_CAPABILITY", "8.0" if arch == "sm_80" else "9.0")
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(record))
+    run_apart(tmp_path / "device.so", 1)
+    found = products(record)
+    assert len(found) > 10
+    assert {re.search(r"compute=(\d+)", text)[1] for text in found} == {"68"}
+    used = {re.search(r"types=(\S+)", text)[1] for text in found}
+    eight = {one for one in used if {"28", "29"} & set(one.split(","))}
+    if precision == "fp8":
+        assert eight <= types and bool(eight) == bool(types), used
+        if types:  # Of forward, and with a gradient.
+            assert any("29" in one for one in eight) and any("28,28" in one for one in eight)
+    else:
+        assert used and used <= types, used
+
+
+INJECTION = r"""
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+#include <stdlib.h>
+static FILE *out;
+static int push(const char *name) { fprintf(out, "+%s\n", name); fflush(out); return 0; }
+static int pop(void) { fprintf(out, "-\n"); fflush(out); return 0; }
+__attribute__((visibility("default"))) int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get) {
+  const NvtxExportTableCallbacks *table =
+      (const NvtxExportTableCallbacks *)get(NVTX_ETID_CALLBACKS);
+  NvtxFunctionTable functions;
+  unsigned size = 0;
+  if (!table || !table->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &functions, &size))
+    return 0;
+  out = fopen(getenv("NVTX_LOG"), "w");
+  *functions[NVTX_CBID_CORE_RangePushA] = (NvtxFunctionPointer)push;
+  *functions[NVTX_CBID_CORE_RangePop] = (NvtxFunctionPointer)pop;
+  return 1;
+}
+"""
+
+
+def test_ranges_are_named(tmp_path, monkeypatch):
+    """A profiler that listens to NVTX sees actions, and in them commands: those of the table, with
+    their ops and source lines, in its order."""
+    cache = (build_dir() / "CMakeCache.txt").read_text()
+    headers = re.search(r"CLEAVE_CUDA_INCLUDE:PATH=(.*)", cache)[1]
+    if not os.path.exists(f"{headers}/nvtx3/nvToolsExt.h"):
+        pytest.skip("the headers of NVTX are not there")
+    device = compile_both(model("gpt", tmp_path), tmp_path, *plain("f32", "one"))[1]
+    (tmp_path / "listen.c").write_text(INJECTION)
+    subprocess.run(["clang-22", "-shared", "-fPIC", "-isystem", headers, tmp_path / "listen.c", "-o",
+                    tmp_path / "listen.so"], check=True)
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", str(tmp_path / "listen.so"))
+    monkeypatch.setenv("NVTX_LOG", str(tmp_path / "ranges"))
+    feed_apart(device, ["train"])
+    open_ranges, actions, commands = [], [], {}
+    for line in (tmp_path / "ranges").read_text().splitlines():
+        if line == "-":
+            open_ranges.pop()
+            continue
+        if not open_ranges:
+            actions.append(line[1:])
+        else:
+            assert len(open_ranges) == 1
+            commands.setdefault(actions[-1], []).append(line[1:])
+        open_ranges.append(line[1:])
+    assert not open_ranges
+    # The table is text in the artifact.
+    text = device.read_bytes()
+    at = text.index(b'"arenaBytes"')
+    table = json.loads(text[text.rindex(b"\0", 0, at) + 1:text.index(b"\0", at)])
+    parts = [part for part in table["parts"] if part["name"].startswith("train.")]
+    assert actions == [part["scheduled"]["name"] for part in parts] and len(actions) == 3
+    for part in parts:
+        found = commands[part["scheduled"]["name"]]
+        assert found == [command["label"] for command in part["commands"]]
+        located = [label for label in found if re.search(r"\w+ \w+\.py:\d+", label)]
+        assert located or part["scheduled"]["kind"] == "update"
+
+
+@pytest.mark.parametrize("ways", ["host", "shared"])
+def test_deterministic_steps_have_the_same_bits(ways, tmp_path, monkeypatch):
+    """In every run, and on one rank and two, as on the processor: what is summed over grains and
+    ranks has one order."""
+    monkeypatch.setenv("CLEAVE_NCCL", "off")
+    monkeypatch.setenv("CLEAVE_SHARED_GPU", "on" if ways == "shared" else "off")
+    path, losses, weights = model("gpt", tmp_path), [], []
+    for mesh in ([], ["--mesh=dp=2", "--recipe=zero1"]):
+        device = tmp_path / "device.so"
+        run_tool([tool("cleave-compile"), str(path), "--target=cuda", "--deterministic=4",
+                  "--optimizer=adamw", *mesh, "-o", str(device)])
+        for order in ["earliest", "latest", "5"]:
+            monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
+            given, _, found = run_apart(device, 2, ranks_per_device=2)
+            losses.append(given)
+            weights.append(found)
+    for given, found in zip(losses[1:], weights[1:], strict=True):
+        assert np.array_equal(given, losses[0])
+        assert all(np.array_equal(value, found[name]) for name, value in weights[0].items())
+
+
 # The front end and the driver ---------------------------------------------------------
 
 
