@@ -18,14 +18,21 @@ using namespace mlir;
 using namespace cleave;
 using runtime::makeError;
 
+/// Those of NVRTC 13 from sm_80 on, whose instructions the kernels use. From 90
+/// on there is code for one device alone (a), from 100 on for its family (f).
 std::string cleave::checkArchitecture(StringRef architecture) {
-  StringRef number = architecture;
-  unsigned value = 0;
-  if (number.consume_front("sm_") && number.size() >= 2 &&
-      !number.trim("af").getAsInteger(10, value) && value >= 80 && value < 1000)
-    return "";
-  return "unknown architecture '" + architecture.str() +
-         "': it is sm_80, sm_90, sm_100 or a later one";
+  std::string all;
+  for (int number : {80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121}) {
+    std::string name = "sm_" + std::to_string(number);
+    if (architecture == name || (number >= 90 && architecture == name + "a") ||
+        (number >= 100 && architecture == name + "f"))
+      return "";
+    all += (all.empty() ? "" : ", ") + name;
+  }
+  return "unknown architecture '" + architecture.str() + "': it is one of " +
+         all +
+         ", from sm_90 on also with an a at its end, from sm_100 on with "
+         "an f";
 }
 
 int64_t cleave::processorsOf(StringRef architecture) {

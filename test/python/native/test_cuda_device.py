@@ -553,6 +553,21 @@ assert losses["cpu"][-1] < losses["cpu"][0]
                    timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
+def test_architectures(tmp_path):
+    """Those that NVRTC knows, with the letters that they can have."""
+    for name in ["sm_80", "sm_86", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103f", "sm_121f"]:
+        assert _cleave.check_architecture(name) == "", name
+    for name in ["sm_75", "sm_a90", "sm_0090", "sm_999", "sm_90f", "sm_80a", "sm_90aa", "sm_95", "90",
+                 "sm_", "", "SM_90", "compute_90"]:
+        said = _cleave.check_architecture(name)
+        assert f"unknown architecture '{name}': it is one of sm_80, sm_86" in said, name
+    result = subprocess.run(
+        [tool("cleave-compile"), str(model("gpt", tmp_path)), "--target=cuda", "--arch=sm_a90",
+         "-o", str(tmp_path / "x.so")], capture_output=True, text=True)
+    assert result.returncode == 2 and "--arch: unknown architecture 'sm_a90'" in result.stderr
+    assert "sm_103, sm_110, sm_120, sm_121," in result.stderr
+
+
 def test_unknown_targets():
     import torch
     one = torch.ones(2, 2)
