@@ -39,7 +39,7 @@ def compile(
     micro_batches: int = 1,
     batch_statistics: str = "batch",
     target: str = "cpu",
-    arch: str = "sm_90",
+    arch: str | None = None,
     ranks_per_device: int = 1,
     seed: int = 0,
     threads: int | None = None,
@@ -134,11 +134,12 @@ def compile(
             last two the loss differs from that of the whole batch. Other buffers that
             the model writes get one new value in a step, that of the whole batch.
         target: what runs the step: "cpu", or "cuda": a GPU of NVIDIA.
-        arch: with "cuda", its architecture, such as "sm_80", "sm_90" or "sm_100".
+        arch: with "cuda", its architecture, such as "sm_80", "sm_90" (if None) or
+            "sm_100".
         ranks_per_device: with "cuda", the number of ranks of a machine that share a GPU.
         seed: the seed of dropout.
-        threads: the number of threads of a step, in each process; the cores of this
-            process if None.
+        threads: with "cpu", the number of threads of a step, in each process; the cores
+            of this process if None.
         max_logits_bytes: the largest chunk of the logits in memory at once, in
             bytes; None: 100 MiB, and on a GPU, which does little in a small one, 1 GiB.
         bucket_bytes: reductions and gathers of one kind among the same ranks are
@@ -359,9 +360,19 @@ def compile(
     check_types(model)
     if target not in ("cpu", "cuda"):
         raise ValueError(f"unknown target '{target}'; it is 'cpu' or 'cuda'")
-    if mistake := _cleave.check_architecture(arch):
+    if arch is not None and (mistake := _cleave.check_architecture(arch)):
         raise ValueError(mistake)
     ranks_per_device = whole("ranks_per_device", ranks_per_device, 1)
+    given = {"arch": arch is not None, "ranks_per_device": ranks_per_device != 1} \
+        if target == "cpu" else \
+        {"threads": threads is not None, "offload_dir": offload_dir is not None}
+    for name in (name for name, used in given.items() if used):
+        other = "cuda" if target == "cpu" else "cpu"
+        raise ValueError(f'{name} is of target="{other}", and this is target="{target}": '
+                         "leave it out")
+    if offload_dir is not None and not offload:
+        raise ValueError("offload_dir has no effect without offload, which says what is in its "
+                         "files")
     if optimizer is None:
         optimizer = optim.AdamW()
     if not isinstance(optimizer, optim.Optimizer):
@@ -504,7 +515,7 @@ def compile(
             "mesh": ",".join(f"{axis}={size}" for axis, size in axes.items()),
             "recipes": ",".join(recipes),
             "target": target,
-            "arch": arch,
+            "arch": arch or "sm_90",
             # Scratch memory of a GPU does not depend on threads of the host.
             "threads": 1 if target == "cuda" else threads,
             "max_logits_bytes": max_logits_bytes,

@@ -319,6 +319,9 @@ Error Trainer::setUp() {
   const Tensor *loss = session->find("loss");
   if (!loss || loss->role != Role::Output)
     return makeError(options.artifact + ": the program has no output 'loss'");
+  if (!options.offloadDir.empty() && !session->offloads())
+    return makeError("--offload-dir has no effect: the program offloads "
+                     "nothing; cleave-compile --offload says what it shall");
   int threads =
       session->getThreads() / session->getRanks() * session->getLocalRanks();
   if (options.threads > threads)

@@ -130,7 +130,9 @@ struct Flags {
                "(default 0)"),
       cl::value_desc("n"), cl::cat(trainingCategory)};
   cl::opt<int> threads{
-      "threads", cl::desc("Threads (default: OMP_NUM_THREADS or all cores)"),
+      "threads",
+      cl::desc("Threads (default: OMP_NUM_THREADS or all cores); beside a GPU, "
+               "they fill and convert what is on the host"),
       cl::init(0), cl::value_desc("n"), cl::cat(trainingCategory)};
   cl::opt<int> ranksPerDevice{
       "ranks-per-device",

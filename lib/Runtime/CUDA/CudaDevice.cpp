@@ -57,8 +57,37 @@ static const char *codeFor(llvm::StringRef compiled, int capability) {
   return number / 10 == capability / 10 ? kImageSymbol : kPtxSymbol;
 }
 
+/// A variable with a value that means nothing was probably meant to change
+/// something.
+static Error checkEnvironment() {
+  const struct {
+    const char *name;
+    std::vector<llvm::StringRef> values;
+  } choices[] = {{"CLEAVE_CUDA_GRAPHS", {"on", "off"}},
+                 {"CLEAVE_CUDNN", {"on", "off", "required"}},
+                 {"CLEAVE_NCCL", {"on", "off"}},
+                 {"CLEAVE_SHARED_GPU", {"on", "off"}}};
+  for (const auto &[name, values] : choices) {
+    llvm::StringRef text = environment(name);
+    if (!text.empty() && !llvm::is_contained(values, text))
+      return makeError(llvm::Twine(name) + " is '" + text + "'; it must be " +
+                       llvm::join(llvm::ArrayRef(values).drop_back(), ", ") +
+                       " or " + values.back());
+  }
+  double seconds = 0;
+  if (llvm::StringRef text = environment(kNcclTimeout);
+      !text.empty() && (text.getAsDouble(seconds) || !(seconds > 0) ||
+                        seconds > kMostNcclSeconds))
+    return makeError(llvm::Twine(kNcclTimeout) + " is '" + text +
+                     "'; it must be a number of seconds above 0, at most " +
+                     llvm::Twine(kMostNcclSeconds));
+  return Error::success();
+}
+
 Expected<std::unique_ptr<CudaDevice>>
 CudaDevice::open(const cleave_device_request &request) {
+  if (Error error = checkEnvironment())
+    return error;
   Expected<Program> program =
       parseProgram({request.program, request.program_bytes});
   if (!program)
@@ -72,8 +101,9 @@ CudaDevice::open(const cleave_device_request &request) {
     return makeError("compiled for " + program->architecture + ", and " +
                      (*gpu)->getName() + " is " + llvm::Twine(capability / 10) +
                      "." + llvm::Twine(capability % 10) +
-                     "; compile the model again with --arch sm_" +
-                     llvm::Twine(capability));
+                     "; compile the model again for it (--arch sm_" +
+                     llvm::Twine(capability) + ", arch=\"sm_" +
+                     llvm::Twine(capability) + "\")");
   std::unique_ptr<CudaDevice> device(
       new CudaDevice(request, std::move(*program), std::move(*gpu)));
   device->architecture = "sm_" + std::to_string(capability);

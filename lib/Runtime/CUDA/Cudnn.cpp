@@ -20,13 +20,8 @@ using namespace cleave::runtime::cuda;
 using llvm::Error;
 using llvm::Expected;
 
-static bool isSet(llvm::ArrayRef<llvm::StringRef> values) {
-  const char *text = std::getenv("CLEAVE_CUDNN");
-  return text && llvm::is_contained(values, llvm::StringRef(text));
-}
-
-bool Cudnn::isOff() { return isSet({"off", "0"}); }
-bool Cudnn::isRequired() { return isSet({"required"}); }
+bool Cudnn::isOff() { return environment("CLEAVE_CUDNN") == "off"; }
+bool Cudnn::isRequired() { return environment("CLEAVE_CUDNN") == "required"; }
 
 //===----------------------------------------------------------------------===//
 // The library

@@ -19,6 +19,11 @@ using namespace cleave::runtime::cuda;
 /// The oldest driver with the interfaces that are used, of CUDA 13.0.
 static constexpr int oldestVersion = 13000;
 
+llvm::StringRef cleave::runtime::cuda::environment(const char *name) {
+  const char *text = std::getenv(name);
+  return text ? text : "";
+}
+
 static llvm::Expected<Driver> openDriver() {
   auto library = openCudaLibrary("libcuda.so.1", "running on a GPU");
   if (!library)

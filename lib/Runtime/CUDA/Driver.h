@@ -15,6 +15,9 @@
 
 namespace cleave::runtime::cuda {
 
+/// The value of a variable; empty if it is not set.
+llvm::StringRef environment(const char *name);
+
 /// Every function of the driver that is used.
 #define CLEAVE_CUDA_FUNCTIONS(F)                                               \
   F(cuCtxSetCurrent)                                                           \

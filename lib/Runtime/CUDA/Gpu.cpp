@@ -27,7 +27,8 @@ Error Gpu::start(int ordinal) {
     return makeError("a rank needs GPU " + llvm::Twine(ordinal) +
                      ", but this process sees " + llvm::Twine(count) +
                      (count == 1 ? " GPU" : " GPUs") +
-                     "; --ranks-per-device lets ranks share one");
+                     "; --ranks-per-device (ranks_per_device) lets ranks share "
+                     "one");
   if (Error error = check(driver.cuDeviceGet(&device, ordinal), "a device"))
     return error;
   char text[256] = "";

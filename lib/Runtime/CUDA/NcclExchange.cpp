@@ -28,9 +28,7 @@ using llvm::Expected;
 /// one's part of an exchange has lost it.
 static std::chrono::milliseconds patienceOf() {
   double seconds = 300;
-  if (const char *text = std::getenv("CLEAVE_NCCL_TIMEOUT"))
-    if (double given = std::strtod(text, nullptr); given > 0)
-      seconds = given;
+  (void)environment(kNcclTimeout).getAsDouble(seconds);
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }
 
@@ -43,8 +41,7 @@ NcclExchange::NcclExchange(const Program &program, Gpu &gpu,
 Expected<std::unique_ptr<NcclExchange>>
 NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
                    cleave_communicator *communicator) {
-  const char *text = std::getenv("CLEAVE_NCCL");
-  llvm::StringRef wanted = text ? text : "";
+  llvm::StringRef wanted = environment("CLEAVE_NCCL");
   // 1. Whether all ranks can: each tells the others its GPU, or why not.
   Expected<std::string> id = gpu.getId();
   if (!id)

@@ -441,8 +441,7 @@ Error CudaDevice::prepare(cleave_communicator *with) {
   if (Error error = gpu->makeCurrent())
     return error;
   communicator = with;
-  if (const char *text = std::getenv("CLEAVE_CUDA_GRAPHS"))
-    graphs = llvm::StringRef(text) != "off";
+  graphs = environment("CLEAVE_CUDA_GRAPHS") != "off";
   Expected<std::unique_ptr<WorkRecord>> opened =
       WorkRecord::open(std::getenv("CLEAVE_CUDA_RECORD"), rank);
   if (!opened)
@@ -481,8 +480,7 @@ Error CudaDevice::prepare(cleave_communicator *with) {
 
 /// Does nothing with CLEAVE_TUNING=off, as on the processor.
 Error CudaDevice::tune() {
-  if (const char *text = std::getenv("CLEAVE_TUNING");
-      text && llvm::StringRef(text) == "off")
+  if (environment("CLEAVE_TUNING") == "off")
     return Error::success();
   if (Error error = gpu->makeCurrent())
     return error;

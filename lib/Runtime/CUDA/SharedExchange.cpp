@@ -64,11 +64,11 @@ SharedExchange::open(Gpu &gpu, Requests &requests,
   static std::map<uint64_t, std::shared_ptr<World>> worlds;
   static uint64_t made = 0;
   // 1. Whether all ranks can.
-  const char *text = std::getenv("CLEAVE_SHARED_GPU");
   Expected<std::string> id = gpu.getId();
   if (!id)
     return id.takeError();
-  std::string own = *id + (text && llvm::StringRef(text) == "off" ? "0" : "1");
+  std::string own =
+      *id + (environment("CLEAVE_SHARED_GPU") == "off" ? "0" : "1");
   own.append(reinterpret_cast<const char *>(&process), sizeof process);
   Expected<std::string> all = requests.gather(own);
   if (!all)

@@ -73,8 +73,24 @@ static std::string textOf(const std::map<std::string, std::string> &choices) {
   return text;
 }
 
+/// An option that has no effect on this kind of device was meant for another.
+static Error checkOptions(const Program &program,
+                          const SessionOptions &options) {
+  if (program.target.empty() && !options.openDevice &&
+      options.ranksPerDevice != 1)
+    return makeError("--ranks-per-device (ranks_per_device) is of programs for "
+                     "GPUs, and this one is for the processor: leave it out");
+  if (!program.target.empty() && !options.offloadFolder.empty())
+    return makeError("--offload-dir (offload_dir) is of programs for the "
+                     "processor: for a GPU, what is offloaded is in memory of "
+                     "the host; leave it out");
+  return Error::success();
+}
+
 Error Session::startRanks(const SessionOptions &options) {
   const Program &program = getProgram();
+  if (Error error = checkOptions(program, options))
+    return error;
   int64_t devices = deviceCount(program.mesh);
   bool processes = options.launch == Launch::Processes ||
                    (options.launch == Launch::Detect && startedAsRank());

@@ -202,7 +202,7 @@ def test_ranks_share_a_device(tmp_path, monkeypatch):
     _, device = compile_both(model("gpt", tmp_path), tmp_path, *plain("f32", "zero2"))
     monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
     with pytest.raises(RuntimeError, match="a rank needs GPU 1, but this process sees 1 GPU; "
-                                           "--ranks-per-device lets ranks share one"):
+                                           r"--ranks-per-device \(ranks_per_device\) lets ranks share one"):
         run(device)
 
 
@@ -251,7 +251,8 @@ def test_a_device_needs_no_library_of_the_processor(artifact, tmp_path):
 
 def test_refusals(artifact, tmp_path):
     assert opened(artifact) == ""
-    assert re.search("compiled for sm_90, and Fake is 8.0; compile the model again with --arch sm_80",
+    assert re.search("compiled for sm_90, and Fake is 8.0; compile the model again for it "
+                     r'\(--arch sm_80, arch="sm_80"\)',
                      opened(artifact, CLEAVE_FAKE_CAPABILITY="8.0"))
     # No driver, and one that lacks functions.
     empty = tmp_path / "empty"
@@ -287,6 +288,29 @@ def test_drivers_that_are_of_no_use(environment, message, artifact, tmp_path):
     """One message, and the status of an error."""
     assert message in started(artifact, tmp_path, **environment)
     assert opened(artifact, CLEAVE_FAKE_DRIVER_VERSION="13010") == ""
+
+
+def test_options_without_effect(artifact, tmp_path):
+    """They are refused, not ignored."""
+    native = compile_both(model("gpt", tmp_path), tmp_path)[0]
+    assert "--ranks-per-device (ranks_per_device) is of programs for GPUs" in started(
+        native, tmp_path, "--ranks-per-device=4")
+    assert "--offload-dir has no effect: the program offloads nothing" in started(
+        native, tmp_path, f"--offload-dir={tmp_path}")
+    assert "--offload-dir (offload_dir) is of programs for the processor" in started(
+        artifact, tmp_path, f"--offload-dir={tmp_path}")
+
+
+@pytest.mark.parametrize("name, value, allowed", [
+    ("CLEAVE_NCCL", "onn", "on or off"), ("CLEAVE_CUDNN", "yes", "on, off or required"),
+    ("CLEAVE_CUDA_GRAPHS", "0", "on or off"), ("CLEAVE_SHARED_GPU", "no", "on or off"),
+    ("CLEAVE_NCCL_TIMEOUT", "abc", "a number of seconds above 0, at most 1048576"),
+    ("CLEAVE_NCCL_TIMEOUT", "0", "a number of seconds"),
+    ("CLEAVE_NCCL_TIMEOUT", "nan", "a number of seconds"),
+    ("CLEAVE_NCCL_TIMEOUT", "1e30", "a number of seconds")])
+def test_values_that_mean_nothing(name, value, allowed, artifact):
+    assert f"{name} is '{value}'; it must be {allowed}" in opened(artifact, **{name: value})
+    assert opened(artifact, **{name: ""}) == ""
 
 
 def test_too_little_memory(artifact, tmp_path):
@@ -573,6 +597,12 @@ def test_unknown_targets():
     one = torch.ones(2, 2)
     for how, message in [({"target": "tpu"}, "unknown target 'tpu'; it is 'cpu' or 'cuda'"),
                          ({"arch": "90"}, "unknown architecture '90'"),
-                         ({"ranks_per_device": 0}, "ranks_per_device")]:
+                         ({"ranks_per_device": 0}, "ranks_per_device"),
+                         ({"arch": "sm_80"}, 'arch is of target="cuda", and this is target="cpu"'),
+                         ({"ranks_per_device": 2}, 'ranks_per_device is of target="cuda"'),
+                         ({"target": "cuda", "threads": 2}, 'threads is of target="cpu"'),
+                         ({"target": "cuda", "offload": ["state"], "offload_dir": "/tmp"},
+                          'offload_dir is of target="cpu"'),
+                         ({"offload_dir": "/tmp"}, "offload_dir has no effect without offload")]:
         with pytest.raises(ValueError, match=message):
             cleave.compile(torch.nn.Linear(2, 2), (one, one), torch.nn.functional.mse_loss, **how)

@@ -20,6 +20,7 @@
 #include "cleave/Runtime/Session/LossScale.h"
 #include "cleave/Runtime/Session/Rank.h"
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLExtras.h"
 #include <chrono>
 #include <map>
 #include <memory>
@@ -331,6 +332,13 @@ public:
   ~Session();
   Session(const Session &) = delete;
   Session &operator=(const Session &) = delete;
+
+  /// Whether a rank has a second tier.
+  bool offloads() const {
+    return llvm::any_of(artifact.getPositions(), [](const Program &program) {
+      return program.tierBytes > 0;
+    });
+  }
 
 private:
   Session(Artifact artifact, const SessionOptions &options);
