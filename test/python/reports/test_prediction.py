@@ -46,13 +46,57 @@ def test_sums(gpt, tmp_path):
                                          if not name.startswith(("products", "attention")))
 
 
-@pytest.mark.parametrize("device", ["h200", "h100", "a100"])
-def test_the_page_has_these_figures(device, gpt, tmp_path):
-    found, _ = predict(gpt, device, tmp_path)
-    table = PAGE.read_text().split("| 124M, T 1024, B 64 ")[1].split("| 350M")[0]
-    row = next(line for line in table.splitlines() if f"| {device.upper()} |" in line)
-    step = float(re.findall(r"\| ([\d.]+) ", row)[-3])
-    assert abs(1e3 * found["seconds"] / step - 1) < 0.02
+#: The models of the page's table: what is given beside the size of GPT-2 124M, and to its step.
+MODELS = {
+    "124M, T 1024, B 64": ["--layers=12", "--batch=64"],
+    "350M, T 2048, B 16": ["--hidden=1024", "--layers=24", "--heads=16", "--seq=2048",
+                           "--batch=16"],
+    "1.3B, T 2048, B 8": ["--hidden=2048", "--layers=24", "--heads=32", "--seq=2048",
+                          "--batch=8"],
+}
+
+
+def rows_of_steps():
+    """The cells of the page's table of steps behind the device, by model and device."""
+    text = PAGE.read_text().split("### Of a step")[1]
+    found, model = {}, None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 9 and cells[2] in ("H200", "H100", "A100"):
+            model = cells[0] or model
+            tokens = cells[1] or found[model, "H200"][0]
+            found[model, cells[2]] = [tokens, *cells[3:]]
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_page_has_these_figures(model, tmp_path):
+    """Milliseconds of each row, tokens and launches."""
+    path = tmp_path / "gpt.mlir"
+    assert write_model(["gpt", *MODELS[model], "-o", str(path)]) == 0
+    assert {name for name, _ in rows_of_steps()} == set(MODELS)
+    for device in ("H200", "H100", "A100"):
+        found, _ = predict(path, device.lower(), tmp_path)
+        tokens, *times, rate, launches = rows_of_steps()[model, device]
+        assert int(tokens) == found["tokens"]
+        assert int(launches) == found["launches"], (device, launches)
+        products, attention = (sum(kind["seconds"] for kind in found["kinds"]
+                                   if kind["kind"].startswith(start))
+                               for start in ("products", "attention"))
+        whole = found["seconds"]
+        expected = [products, attention, whole - products - attention, whole]
+        assert [float(time) for time in times] == pytest.approx(
+            [1e3 * seconds for seconds in expected], rel=2e-3, abs=0.051), device
+        assert rate.endswith(" k") and float(rate[:-2]) == pytest.approx(
+            found["tokens"] / whole / 1e3, rel=2e-3, abs=0.51)
+
+
+def test_the_page_has_the_time_with_recomputation(gpt, tmp_path):
+    found, _ = predict(gpt, "h200", tmp_path, "--recompute=free,regions")
+    (time, rate), = re.findall(r"`--recompute free,regions`, 124M on an H200 takes ([\d.]+) ms, "
+                               r"(\d+) k tokens/s", PAGE.read_text())
+    assert float(time) == pytest.approx(1e3 * found["seconds"], rel=2e-3)
+    assert float(rate) == pytest.approx(found["tokens"] / found["seconds"] / 1e3, rel=2e-3)
 
 
 @pytest.mark.parametrize("flags, beside", [(["--residual=f32", "--recompute=none"], 16),
