@@ -36,13 +36,10 @@ def model(family, folder, hidden=32, *flags):
     return path
 
 
-def run(artifact, steps=2, evaluates=True, roles=("parameter",), ranks_per_device=1, scale=0.08):
-    """What some steps and then evaluation give, the parameters before the steps, and the tensors of
-    these roles behind them."""
-    session = _runtime.open(str(artifact), ranks_per_device=ranks_per_device)
+def draw(tensors, scale=0.08):
+    """The values of parameters, inputs and the rate, with each its tensor."""
     random = np.random.default_rng(5)
-    before, found = {}, {}
-    for tensor in session.tensors():
+    for tensor in tensors:
         kind, shape = TYPES[tensor["dtype"]], tensor["shape"]
         if tensor["role"] == "input":
             values = (random.integers(0, 32, shape) if np.issubdtype(kind, np.integer)
@@ -50,12 +47,30 @@ def run(artifact, steps=2, evaluates=True, roles=("parameter",), ranks_per_devic
         elif tensor["role"] == "parameter":
             # Small, since large ones make the rounding of a step that of the next, many times over.
             values = scale * random.standard_normal(shape) + (len(shape) == 1)
-            before[tensor["name"]] = values.astype(kind).astype(np.float64)
         elif tensor["name"] == "lr":
             values = np.full(shape, 1e-2)
         else:
             continue
-        session.write(tensor["name"], np.frombuffer(values.astype(kind).tobytes(), np.uint8))
+        yield tensor, np.asarray(values).astype(kind)
+
+
+def drawn(artifact):
+    """By name, what `run` gives to the artifact; after `run_apart` only in another process."""
+    session = _runtime.open(str(artifact))
+    found = {tensor["name"]: values for tensor, values in draw(session.tensors())}
+    session.close()
+    return found
+
+
+def run(artifact, steps=2, evaluates=True, roles=("parameter",), ranks_per_device=1, scale=0.08):
+    """What some steps and then evaluation give, the parameters before the steps, and the tensors of
+    these roles behind them."""
+    session = _runtime.open(str(artifact), ranks_per_device=ranks_per_device)
+    before, found = {}, {}
+    for tensor, values in draw(session.tensors(), scale):
+        if tensor["role"] == "parameter":
+            before[tensor["name"]] = values.astype(np.float64)
+        session.write(tensor["name"], np.frombuffer(values.tobytes(), np.uint8))
     given, outputs = [], [t["name"] for t in session.tensors() if t["role"] == "output"]
     for entry in ["train"] * steps + [e for e in session.entries()
                                       if evaluates and e in ("evaluate", "logits")]:
