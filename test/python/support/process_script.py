@@ -75,6 +75,7 @@ FORMS = {
     "delayed": {"mesh": {"dp": 2}, "plan": "zero1", "micro_batches": 2,
                 "update_delay": {"*": 1, "reduce": "next"}},
     "dp-pp": {"mesh": {"dp": 2, "pp": 2}, "plan": "zero1", "micro_batches": 2},
+    "cuda": {"mesh": {"dp": 2}, "plan": "zero1", "target": "cuda"},
 }
 
 
