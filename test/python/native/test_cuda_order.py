@@ -263,9 +263,7 @@ EQUIVALENT = {
     "cleave_sort_sum": ["offset"],
     # a second stage reads scratch memory, its last pointer, not the first;
     "cleave_finish_": ["offset"],
-    # the number of labels is that of the step before, which is still there, and of any bytes that
-    # are no ignored label.
-    "cleave_finish_compare_cast_reduce": ["grid", "skip"],
+    # the number of labels is that of any bytes that are no ignored label.
     "cleave_kernel_compare_cast_reduce": ["offset"],
 }
 #: All that a step computes counts: each position has a label, the norm of all gradients clips them.
@@ -301,6 +299,22 @@ def step(tmp_path_factory):
     return folder / "device.so"
 
 
+def test_faults_are_many(step, tmp_path, monkeypatch):
+    """What a full run tries: 300 and more that count, beside those that are listed as
+    equivalent."""
+    monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
+    monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
+    run_variants(step, "CLEAVE_FAKE_FAULT", [""], scale=SCALE)
+    names = {fault: launches(tmp_path / "record", fault) for fault in FAULTS}
+    counted = {fault: sum(not is_equivalent(fault, name) for name in own)
+               for fault, own in names.items()}
+    print(counted, {fault: len(own) - counted[fault] for fault, own in names.items()})
+    assert sum(counted.values()) >= 300
+    for start, faults in EQUIVALENT.items():
+        for fault in faults:
+            assert any(name.startswith(start) for name in names[fault]), (start, fault)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault, step, tmp_path, monkeypatch):
     """In two steps. A fault gives other bits, or ends the process; nearly all of those of products
@@ -313,6 +327,7 @@ def test_faults_are_found(fault, step, tmp_path, monkeypatch):
     assert len(names) > 80
     places = [place + 1 for place in np.random.default_rng(len(fault)).permutation(len(names))
               if ALL or not is_equivalent(fault, names[place])][:None if ALL else 4]
+    assert len(places) == (len(names) if ALL else 4)
     results = run_variants(step, "CLEAVE_FAKE_FAULT", [f"{fault}:{place}" for place in places],
                            scale=SCALE)
     unseen = [place for place in places if same(results[f"{fault}:{place}"], expected)]
