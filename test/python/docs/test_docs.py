@@ -92,3 +92,15 @@ def _module(parts):
         return importlib.util.find_spec(".".join(parts))
     except ModuleNotFoundError:
         return None
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/Gpu.md", "docs/Performance.md"])
+def test_what_never_ran_on_a_gpu_is_said(page):
+    """Alike on all pages that tell what GPUs do."""
+    text = " ".join((ROOT / page).read_text().replace("**", "").split())
+    said = text[text.index("Never run on a GPU:"):][:620]
+    for words in ("several GPUs, and so NCCL", "H100", "fp8", "GPT, LLaMA and Mixtral",
+                  "bootstrap between processes never", "merged products", "copied ahead",
+                  "checks that wait for each other"):
+        assert words in said, words
+    assert "none has run on a real one" not in (ROOT / "docs" / "Tutorial.md").read_text()
