@@ -12,7 +12,7 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda loss-cuda demo examples docs format clean help
+.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda demo examples docs format clean help
 
 all: build
 
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-cuda step time and memory on this machine's GPU, beside"
 	@echo "                PyTorch's; rates of kernels"
 	@echo "make loss-cuda  losses of bf16 training on it, beside PyTorch's in f32"
+	@echo "make sanitize-cuda  a small model under compute-sanitizer, if it is there"
 	@echo "make cuda-bundle  a folder that does these on a machine without Cleave"
 	@echo "make docs       the generated reference pages, and the site in $(BUILD)/docs/site"
 	@echo "make format     clang-format over the sources"
@@ -70,10 +71,13 @@ test-cuda: cuda-bundle
 	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py test $(FLAGS)
 
 bench-cuda: cuda-bundle
-	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py bench --limit 3600 $(FLAGS)
+	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py bench $(FLAGS)
 
 loss-cuda: cuda-bundle
 	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py loss $(FLAGS)
+
+sanitize-cuda: cuda-bundle
+	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py sanitize $(FLAGS)
 
 demo: build
 	$(VENV) examples/demo.py --build $(BUILD)

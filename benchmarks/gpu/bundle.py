@@ -3,12 +3,14 @@
 """Makes a folder that tests and times Cleave on a machine with a GPU, where nothing of Cleave is
 installed: programs, compiled models, and what the processor computed with them.
 
-On that machine, `python3 run_bundle.py test`, `bench` and `loss` print results as JSON lines and
-tables. They need Python and a driver, and a torch of CUDA 13, whose libraries of NVIDIA they use.
+On that machine, `python3 run_bundle.py test`, `bench`, `loss` and `sanitize` print results as JSON
+lines and tables. They need Python and a driver, and a torch of CUDA 13, whose libraries of NVIDIA
+they use. A folder of more than 64 MiB is a failure.
 """
 
 import argparse
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
@@ -58,6 +60,8 @@ CASES = [
          runs={"gpt-bf16-d64-kernels": {"CLEAVE_CUDNN": "off"},
                "gpt-bf16-d64-cudnn": {"CLEAVE_CUDNN": "required"}}),
 ]
+#: Those that run under compute-sanitizer.
+SANITIZED = ("gpt-f32", "gpt-bf16")
 #: Those of --smoke.
 QUICK = ("gpt-f32", "gpt-zero2", "gpt-bf16-d64")
 
@@ -74,7 +78,10 @@ TIMED = [
 #: Whose losses are compared with PyTorch's: one part, so that each sample weighs the same.
 LOSSES = [("gpt2-124m", GPT2, 8, 1, F32)]
 TINY = dict(hidden=64, layers=2, heads=2, seq=64, vocab=512)
-SCRIPTS = ["run_bundle.py", "torch_gpt.py", "device_memory.py", "kernel_rates.py"]
+SCRIPTS = ["run_bundle.py", "torch_gpt.py", "device_memory.py", "kernel_rates.py",
+           "library_versions.py"]
+#: What the folder may have.
+MOST_BYTES = 64 << 20
 LIBRARIES = ["libgomp.so.1", "libstdc++.so.6"]
 
 
@@ -114,7 +121,23 @@ def copy_libraries(build, out):
     for line in linked.splitlines():
         words = line.split()
         if words and words[0] in LIBRARIES and len(words) > 2:
-            shutil.copy(os.path.realpath(words[2]), out / words[0])
+            copy_program(os.path.realpath(words[2]), out / words[0])
+
+
+def copy_program(source, target):
+    """Without symbols, where there is a tool for that."""
+    strip = shutil.which("llvm-strip-22") or shutil.which("strip")
+    if not strip or subprocess.run([strip, "-o", target, source]).returncode:
+        shutil.copy(source, target)
+
+
+def size_of(folder):
+    """Its bytes; ends the process where they are too many to be carried."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > MOST_BYTES:
+        sys.exit(f"{folder}: the bundle has {size / 2**20:.1f} MiB, but it may have at most "
+                 f"{MOST_BYTES >> 20}")
+    return size
 
 
 class Bundle:
@@ -129,8 +152,12 @@ class Bundle:
                        check=True)
 
     def compile_cuda(self, model, name, *flags):
-        self.compile(model, self.out / "cases" / f"{name}.so", *flags, "--target=cuda",
-                     f"--arch={self.options.arch}")
+        """Compressed: most of a program is text."""
+        artifact = self.work / "device.so"
+        self.compile(model, artifact, *flags, "--target=cuda", f"--arch={self.options.arch}")
+        with open(artifact, "rb") as program, \
+                gzip.open(self.out / "cases" / f"{name}.so.gz", "wb") as packed:
+            shutil.copyfileobj(program, packed)
 
     def add_case(self, case):
         """The runs of a small model, with the losses of the processor."""
@@ -175,8 +202,9 @@ class Bundle:
         shutil.rmtree(out, ignore_errors=True)
         for folder in ("bin", "lib", "cases"):
             (out / folder).mkdir(parents=True)
-        shutil.copy(tool(options.build, "cleave-run"), out / "bin")
-        shutil.copy(pathlib.Path(options.build) / "lib" / "libcleave_cuda.so", out / "lib")
+        copy_program(tool(options.build, "cleave-run"), out / "bin" / "cleave-run")
+        copy_program(pathlib.Path(options.build) / "lib" / "libcleave_cuda.so",
+                     out / "lib" / "libcleave_cuda.so")
         copy_libraries(options.build, out / "lib")
         for script in SCRIPTS:
             shutil.copy(HERE / script, out)
@@ -190,10 +218,10 @@ class Bundle:
                      for run in self.add_case(case)],
             "bench": [own for case in timed for own in self.add_gpt("bench", *case)],
             "loss": [own for case in losses for own in self.add_gpt("loss", *case)]}
+        cases["sanitize"] = [case for case in cases["test"] if case["name"] in SANITIZED]
         (out / "cases.json").write_text(json.dumps(cases, indent=1))
-        size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-        return {"bundle": str(out), "mib": round(size / 2**20, 1), "cases": len(cases["test"]),
-                "timed": len(cases["bench"]), "losses": len(cases["loss"])}
+        return {"bundle": str(out), "mib": round(size_of(out) / 2**20, 1),
+                "cases": len(cases["test"]), "timed": len(cases["bench"]), "losses": len(cases["loss"])}
 
 
 def main():

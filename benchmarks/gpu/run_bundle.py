@@ -6,12 +6,14 @@
   bench  times training of GPT-2 beside PyTorch, and compares memory and rates of kernels
   loss   trains GPT-2 from the same weights on the same tokens by Cleave and by PyTorch, in bf16,
          and compares both with PyTorch in f32
+  sanitize  runs a small model under the checkers of compute-sanitizer, where it is installed
 
 Prints results as lines of JSON, then tables; progress goes to standard error. The status is 1 if
 something failed or a comparison did not pass, and 0 also where time did not suffice for all."""
 
 import argparse
 import glob
+import gzip
 import json
 import math
 import os
@@ -28,10 +30,17 @@ import time
 
 import device_memory
 import kernel_rates
+import library_versions
 
 HERE = pathlib.Path(__file__).resolve().parent
 #: Dense 16-bit FLOP/s of H100 and H200, by which utilisation is given.
 PEAK = 989e12
+#: Seconds of each part, unless --limit is given: half an hour for all.
+LIMITS = {"test": 540, "bench": 540, "loss": 540, "sanitize": 180}
+#: Checkers of compute-sanitizer: of memory accesses, of shared memory, and of barriers.
+CHECKERS = ("memcheck", "racecheck", "synccheck")
+#: The status with which compute-sanitizer ends where a checker has found something.
+FOUND = 86
 #: Nothing is begun with fewer seconds left, and nothing takes longer than the other.
 LEAST_SECONDS, MOST_SECONDS = 15, 400
 #: Cleave's rms difference of the loss from f32 may be so many times PyTorch's.
@@ -55,12 +64,15 @@ EPILOG = """what is printed, beside the machine:
   loss   losses of steps 1, 10, 50 and 100, and how far they are from those of f32. It passes if
          Cleave's rms difference is at most 1.5 times that of PyTorch's bf16 autocast, with the
          residual stream in f32 and in 16 bits.
+  sanitize  each case and checker: whether it found something, and the largest relative difference
+         of a loss. One line says so where compute-sanitizer is not installed, which is no failure.
 
 examples:
   python3 run_bundle.py test
   python3 run_bundle.py bench --only gpt2-124m --modes compile --out results
   python3 run_bundle.py bench --only gpt2-1.3b --limit 300
   python3 run_bundle.py loss
+  python3 run_bundle.py sanitize
 
 Needed: Python 3.9 or later and a driver; bench and loss need a torch of CUDA 13 and safetensors,
 and all of them take NVIDIA's libraries from that torch."""
@@ -69,8 +81,9 @@ and all of them take NVIDIA's libraries from that torch."""
 class Run:
     """One run of this script: its options, the time that is left, and where results go."""
 
-    def __init__(self, options, folder):
+    def __init__(self, options, folder, programs):
         self.options, self.folder, self.began = options, folder, time.time()
+        self.programs = programs
         self.failed = 0
         self.skipped = []
         self.used = device_memory.by_nvml() or device_memory.by_command()
@@ -143,11 +156,22 @@ class Run:
                                  seconds=seconds)
         return (None, why) if said is None else (json.loads(said.strip().splitlines()[-1]), "")
 
-    def train(self, name, artifact, steps, *flags, env=(), seconds=MOST_SECONDS):
-        """The lines of the log of cleave-run, or None and what went wrong."""
+    def artifact(self, name):
+        """The path of a program, which the bundle has compressed."""
+        path = self.programs / f"{name}.so"
+        if not path.exists():
+            with gzip.open(HERE / "cases" / f"{name}.so.gz") as packed, open(path, "wb") as file:
+                shutil.copyfileobj(packed, file)
+        return path
+
+    def train(self, name, artifact, steps, *flags, env=(), seconds=MOST_SECONDS, under=()):
+        """The lines of the log of cleave-run, or None and what went wrong; `under` is a command
+        that it is run by."""
         log = self.folder / f"{name}.log"
-        said, why = self.execute([HERE / "bin" / "cleave-run", artifact, f"--steps={steps}",
-                                  "--log", log, *flags], name, environment(env), seconds)
+        log.unlink(missing_ok=True)
+        said, why = self.execute([*under, HERE / "bin" / "cleave-run", self.artifact(artifact),
+                                  f"--steps={steps}", "--log", log, *flags], name,
+                                 environment(env), seconds)
         if said is None:
             return None, why
         lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -172,6 +196,16 @@ def machine():
                               capture_output=True, text=True, timeout=60).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return "no nvidia-smi"
+
+
+def versions():
+    """Of NVIDIA's libraries, as cleave-run finds them."""
+    try:
+        said = subprocess.run([sys.executable, HERE / "library_versions.py"], capture_output=True,
+                              text=True, timeout=120, env=environment()).stdout
+        return json.loads(said)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return dict.fromkeys(library_versions.LIBRARIES)
 
 
 def aligned(title, heads, rows):
@@ -199,31 +233,72 @@ def ratio(a, b):
 # test ---------------------------------------------------------------------------------
 
 
+def compare_case(run, case, name, flags=(), **how):
+    """Trains a small model; returns whether its losses are those of the processor, and facts."""
+    began = time.time()
+    lines, why = run.train(
+        name, case["artifact"], case["steps"], "--random-init", "--data", HERE / "tokens.bin",
+        "--lr=1e-3", f"--ranks-per-device={case['ranks']}", *flags,
+        env=case["environment"].items(), **how)
+    facts = dict(case=case["name"], ranks=case["ranks"], environment=case["environment"],
+                 seconds=round(time.time() - began, 1), difference=None, bound=case["bound"])
+    if lines is None:
+        return False, {**facts, "why": why}
+    difference = max((abs(a - line["loss"]) / abs(a)
+                      for a, line in zip(case["losses"], lines)), default=math.inf)
+    passed = len(lines) == len(case["losses"]) and difference <= case["bound"]
+    return passed, {**facts, "difference": difference,
+                    "last": lines[-1]["loss"] if lines else None}
+
+
 def test(run, cases):
     rows = []
     for case in cases:
         if not run.enough(case["name"]):
             continue
-        began = time.time()
-        artifact = HERE / "cases" / f"{case['artifact']}.so"
-        lines, why = run.train(
-            case["name"], artifact, case["steps"], "--random-init", "--data", HERE / "tokens.bin",
-            "--lr=1e-3", f"--ranks-per-device={case['ranks']}", env=case["environment"].items())
-        facts = dict(case=case["name"], ranks=case["ranks"], environment=case["environment"],
-                     seconds=round(time.time() - began, 1))
-        difference = None
-        if lines is None:
-            passed = False
-            facts["why"] = why
-        else:
-            difference = max((abs(a - line["loss"]) / abs(a)
-                              for a, line in zip(case["losses"], lines)), default=math.inf)
-            passed = len(lines) == len(case["losses"]) and difference <= case["bound"]
-            facts |= dict(difference=difference, bound=case["bound"], last=lines[-1]["loss"])
+        passed, facts = compare_case(run, case, case["name"])
         (run.say if passed else run.fail)(passed=passed, **facts)
-        rows.append([case["name"], "passed" if passed else "FAILED", difference, case["bound"]])
+        rows.append([case["name"], "passed" if passed else "FAILED", facts["difference"],
+                     case["bound"]])
     run.say(tests=len(rows), failed=run.failed, skipped=len(run.skipped))
     run.table("losses beside the processor's", ["case", "", "difference", "bound"], rows)
+
+
+# sanitize -----------------------------------------------------------------------------
+
+
+def find_sanitizer():
+    """compute-sanitizer, or None: of PATH, of the toolkit, of this Python's packages."""
+    folders = [os.environ.get("PATH", "")]
+    for toolkit in filter(None, [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]):
+        folders += [os.path.join(toolkit, "bin"), os.path.join(toolkit, "compute-sanitizer")]
+    for path in sys.path:
+        folders += sorted(glob.glob(os.path.join(path, "nvidia", "*", "bin")))
+    return shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+
+
+def sanitize(run, cases):
+    program = find_sanitizer()
+    if not program:
+        run.say(sanitizer=None, why="compute-sanitizer is neither in PATH nor in $CUDA_HOME, /usr/"
+                                    "local/cuda or this Python's packages: nothing is checked")
+        return
+    rows = []
+    for case in cases:
+        for checker in run.options.checkers.split(","):
+            name = f"{case['name']}-{checker}"
+            if not run.enough(name):
+                continue
+            found = run.folder / f"{name}.txt"
+            passed, facts = compare_case(run, case, name, under=[
+                program, "--tool", checker, "--target-processes", "all", "--error-exitcode",
+                FOUND, "--log-file", found])
+            said = found.read_text(errors="replace").strip().splitlines() if found.exists() else []
+            (run.say if passed else run.fail)(sanitizer=checker, passed=passed, **facts,
+                                              says=said[-1] if said else None)
+            rows.append([name, "passed" if passed else "FAILED", facts["difference"],
+                         facts["seconds"]])
+    run.table("under compute-sanitizer", ["case", "", "difference", "seconds"], rows)
 
 
 # bench --------------------------------------------------------------------------------
@@ -259,7 +334,7 @@ def bench_cleave(run, case, rates):
     skipped = max(traced, 2) + 2
     with device_memory.MemoryWatch(run.used) as watch:
         lines, why = run.train(
-            f"{name}-cleave", HERE / "cases" / f"{case['artifact']}.so",
+            f"{name}-cleave", case["artifact"],
             run.options.steps + skipped, "--random-init", "--data", spread_tokens(run, case),
             "--lr=3e-4", *(["--trace", trace, f"--trace-steps={traced}"] if traced else []))
     if lines is None:
@@ -468,7 +543,7 @@ def compare_losses(run, cases, weights):
 
     def cleave(own):
         lines, why = run.train(
-            f"loss-cleave-{own['residual']}", HERE / "cases" / f"{own['artifact']}.so", steps,
+            f"loss-cleave-{own['residual']}", own["artifact"], steps,
             "--weights", weights, "--data", tokens, "--lr=3e-4", f"--warmup={warmup}",
             "--lr-schedule=constant")
         return ([line["loss"] for line in lines], "") if lines else (None, why)
@@ -535,12 +610,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog=EPILOG,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("part", choices=["test", "bench", "loss"])
+    add("part", choices=list(LIMITS))
     add("--only", default="", metavar="NAMES", help="of cases, with commas, or what names "
         "begin with")
     add("--list", action="store_true", help="print the names of cases, and run nothing")
-    add("--limit", type=float, default=540, metavar="SECONDS",
-        help="for all; what is left then is skipped, and said to be (default: %(default)g)")
+    add("--limit", type=float, metavar="SECONDS",
+        help="for all; what is left then is skipped, and said to be (default: " + ", ".join(
+            f"{seconds} for {part}" for part, seconds in LIMITS.items()) + ")")
     add("--steps", type=int, help="bench: steps that are timed (default: 30); loss: steps of each "
         "training (default: 100)")
     add("--modes", default="compile,max-autotune", help="of PyTorch, with commas: eager, compile, "
@@ -551,6 +627,8 @@ def main():
         "first, of which the last gives the rates of kernels; 0: none (default: %(default)s)")
     add("--least-mb", type=float, default=64, metavar="MB", help="bench: the rates of commands "
         "that move more are printed (default: %(default)g)")
+    add("--checkers", default=",".join(CHECKERS), metavar="NAMES",
+        help="sanitize: tools of compute-sanitizer, with commas (default: %(default)s)")
     add("--out", metavar="FOLDER", help="keep results (results.jsonl, tables.txt), logs and "
         "traces there")
     options = parser.parse_args()
@@ -561,20 +639,26 @@ def main():
         return
     if not cases:
         parser.error(f"no case of {options.part} is named '{options.only}': see --list")
+    if options.limit is None:
+        options.limit = LIMITS[options.part]
     if options.steps is None:
         options.steps = 100 if options.part == "loss" else 30
     if options.steps < 1 or options.trace_steps < 0:
         parser.error("--steps must be at least 1, and --trace-steps at least 0")
     folder = pathlib.Path(options.out or tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
+    # Programs are large, and not kept with the results.
+    programs = pathlib.Path(tempfile.mkdtemp())
     try:
-        run = Run(options, folder)
+        run = Run(options, folder, programs)
         run.say(part=options.part, machine=machine(), python=sys.version.split()[0],
-                limit_s=options.limit)
-        {"test": test, "bench": bench, "loss": loss}[options.part](run, cases)
+                libraries=versions(), limit_s=options.limit)
+        {"test": test, "bench": bench, "loss": loss,
+         "sanitize": sanitize}[options.part](run, cases)
         if run.skipped:
             print("\nskipped, for --limit: " + "; ".join(run.skipped))
     finally:
+        shutil.rmtree(programs, ignore_errors=True)
         if not options.out:
             shutil.rmtree(folder, ignore_errors=True)
     sys.exit(1 if run.failed else 0)

@@ -177,7 +177,8 @@ def test_cuda_bundle(tmp_path, monkeypatch):
     monkeypatch.setenv("CLEAVE_FAKE_MEMORY", str(8 << 30))
     monkeypatch.setenv("CLEAVE_TUNING", "off")
     (made,) = figures(run("benchmarks/gpu/bundle.py", "--steps=3", "--out", tmp_path / "bundle"))
-    assert made["mib"] < 64
+    files = [path for path in (tmp_path / "bundle").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 64 << 20 and made["mib"] <= 64
     assert [made[part] for part in ("cases", "timed", "losses")] == [4, 3, 1]
     names = ["gpt-f32", "gpt-zero2", "gpt-bf16-d64-kernels"]
     if library := cudnn():
@@ -186,14 +187,39 @@ def test_cuda_bundle(tmp_path, monkeypatch):
             ROOT / "test" / "fake_cuda" / "devices" / "h200.json"))
         names.append("gpt-bf16-d64-cudnn")
 
-    def go(*flags):
+    def go(*flags, status=0):
         said = subprocess.run([sys.executable, tmp_path / "bundle" / "run_bundle.py", *flags],
                               text=True, capture_output=True, timeout=900)
-        assert said.returncode == 0, said.stdout + said.stderr
+        assert said.returncode == status, said.stdout + said.stderr
         return figures(said.stdout)
 
     lines = go("test", "--only", ",".join(names))
     assert [line["case"] for line in lines if line.get("passed")] == names
+    assert lines[0]["libraries"]["nccl"] == "2.30.7"
+    # Without compute-sanitizer one line says so; with it the checkers run the programs.
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    lines = go("sanitize")
+    assert len(lines) == 2 and "nothing is checked" in lines[1]["why"]
+    sanitizer = tmp_path / "toolkit" / "bin" / "compute-sanitizer"
+    sanitizer.parent.mkdir(parents=True)
+    sanitizer.write_text("""#!/bin/sh
+checker=$2
+while [ "$1" != --log-file ]; do shift; done
+echo "ERROR SUMMARY: $checker" > "$2"
+shift 2
+[ "$checker" = "$FAULTY" ] && exit 86
+exec "$@"
+""")
+    sanitizer.chmod(0o755)
+    checked = [line for line in go("sanitize") if line.get("sanitizer")]
+    assert [(line["case"], line["sanitizer"], line["passed"], line["says"])
+            for line in checked] == [
+        ("gpt-f32", name, True, f"ERROR SUMMARY: {name}")
+        for name in ("memcheck", "racecheck", "synccheck")]
+    monkeypatch.setenv("FAULTY", "racecheck")
+    checked = [line for line in go("sanitize", status=1) if line.get("sanitizer")]
+    assert [line["passed"] for line in checked] == [True, False, True]
+    assert "status 86" in checked[1]["why"]
     lines = go("bench", "--steps=2", "--modes=eager", "--out", str(tmp_path / "results"))
     assert not any("failed" in line for line in lines), lines
     ratios = [line for line in lines if "time_ratio" in line]
@@ -262,6 +288,38 @@ def test_torch_gpt_trains_as_cleave(tmp_path):
 @pytest.fixture
 def gpu_modules(monkeypatch):
     monkeypatch.syspath_prepend(str(GPU))
+
+
+def test_bundle_is_small_and_runs_half_an_hour(gpu_modules, tmp_path):
+    """Each part takes nine minutes at most, all of them thirty; more than 64 MiB are a failure."""
+    import bundle
+    import run_bundle
+
+    assert max(run_bundle.LIMITS.values()) <= 540 and sum(run_bundle.LIMITS.values()) <= 1800
+    assert "--limit" not in (ROOT / "Makefile").read_text()
+    with open(tmp_path / "program", "wb") as file:
+        file.truncate(64 << 20)
+    assert bundle.size_of(tmp_path) == 64 << 20
+    (tmp_path / "one").write_text("more")
+    with pytest.raises(SystemExit, match="the bundle has 64.0 MiB, but it may have at most 64"):
+        bundle.size_of(tmp_path)
+
+
+@pytest.mark.skipif(not (FAKE / "libnccl.so.2").exists(), reason="needs the stand-in of a GPU")
+def test_versions_of_libraries(tmp_path):
+    """Of those that can be opened."""
+    def ask(folder):
+        said = subprocess.run([sys.executable, GPU / "library_versions.py"], capture_output=True,
+                              text=True, check=True, timeout=60, env={
+                                  **os.environ, "CLEAVE_CUDA_LIBRARIES": str(folder)}).stdout
+        return json.loads(said)
+
+    found = ask(FAKE)
+    assert found.pop("cudnn")
+    assert found == {"driver": "CUDA 13.0", "cublasLt": "13.1.1", "nccl": "2.30.7",
+                     "nvrtc": "13.0"}
+    (tmp_path / "libnccl.so.2").write_text("no library")
+    assert ask(tmp_path)["nccl"] is None
 
 
 def test_rates_of_kernels(gpu_modules, tmp_path):
