@@ -14,7 +14,7 @@ import pytest
 
 from cleave.testing.tools import build_dir, tool
 from proofs import ALL
-from step_runs import differences, model, run, run_apart, trip_apart
+from step_runs import differences, farther, model, run, run_apart, trip_apart
 from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
@@ -29,18 +29,50 @@ LAYOUTS = {
     "both": ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero2"],
     "1f1b": ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"],
     "zb-h1": ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
+    "gpipe": ["--mesh=pp=2", "--micro-batches=4", "--schedule=gpipe"],
+    "interleaved": ["--mesh=pp=2", "--micro-batches=4", "--schedule=interleaved", "--chunks=2"],
+    "zb-v": ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-v"],
+    "dualpipe-v": ["--mesh=pp=2", "--micro-batches=4", "--schedule=dualpipe-v"],
     "ring": ["--mesh=cp=2", "--recipe=ring"],
+    "two-ring": ["--mesh=cp=2", "--recipe=two-ring"],
+    "summa2d": ["--mesh=row=2,col=2", "--recipe=summa2d"],
+    "summa25d": ["--mesh=depth=2,row=2,col=2", "--recipe=summa25d"],
     "ulysses": ["--mesh=cp=2", "--recipe=ulysses"],
     "experts": ["--mesh=ep=2", "--recipe=expert"],
 }
-FAMILY = {"experts": "mixtral", "ring": "llama", "zero3": "llama"}
-SAMPLE = [("zero2", "bf16"), ("both", "f32"), ("1f1b", "f32")]
+FAMILY = {"experts": "mixtral", "ring": "llama", "two-ring": "llama", "zero3": "llama"}
+#: Layers of schedules whose positions have several stages each.
+DEEP = {"interleaved": 4, "zb-v": 4, "dualpipe-v": 4}
+SAMPLE = [("zero2", "bf16"), ("both", "f32"), ("1f1b", "f32"), ("zb-v", "f32"),
+          ("two-ring", "bf16")]
+#: A kernel without a reduction writes a value of a row over one that other threads of the row may
+#: still have to read.
+WRONG = pytest.mark.xfail(strict=True, reason="values of rows are overwritten while they are read")
+
+
+def marked(cases):
+    return [pytest.param(*case, marks=WRONG if case[0].startswith("summa") else ())
+            for case in cases]
 
 
 def compiled(layout, precision, folder):
-    return compile_both(model(FAMILY.get(layout, "gpt"), folder), folder,
+    folder.mkdir(exist_ok=True)
+    path = model(FAMILY.get(layout, "gpt"), folder, 32, f"--layers={DEEP.get(layout, 2)}")
+    return compile_both(path, folder,
                         f"--precision={precision}", *LAYOUTS[layout], "--optimizer=sgd",
                         "--momentum=0")
+
+
+def disagree(layout, precision, expected, found, folder):
+    """What differs by more than rounding does. Many layers add up roundings to 16 bits: then what
+    is farther from f32 than the same roundings in another order."""
+    if layout in DEEP and precision == "bf16":
+        exact, _ = compiled(layout, "f32", folder)
+        return list(farther(run(exact), expected, found))
+    if layout == "experts" and precision == "bf16":
+        # Sums in another order can change which experts a token has.
+        expected, found = ((one[0][:2], *one[1:]) for one in (expected, found))
+    return list(differences(expected, found, precision))
 
 
 def says(artifact, sharing=1, **environment):
@@ -60,27 +92,25 @@ for _ in range(2):
     return result.stderr.strip().split("\n")[-1] if result.returncode else ""
 
 
-@pytest.mark.parametrize("layout, precision", [
-    (layout, precision) for layout in LAYOUTS for precision in ("f32", "bf16")] if ALL else SAMPLE)
+@pytest.mark.parametrize("layout, precision", marked(
+    (layout, precision) for layout in LAYOUTS for precision in ("f32", "bf16")) if ALL else SAMPLE)
 def test_steps_agree(layout, precision, tmp_path, monkeypatch):
     native, device = compiled(layout, precision, tmp_path)
     expected = run(native)
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "8")
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))
     for how in ("on", "off"):
         monkeypatch.setenv("CLEAVE_NCCL", how)
         found = run_apart(device)
-        if layout == "experts" and precision == "bf16":
-            # Sums in another order can change which experts a token has.
-            expected, found = ((one[0][:2], *one[1:]) for one in (expected, found))
-        assert not list(differences(expected, found, precision)), how
+        assert not disagree(layout, precision, expected, found, tmp_path / "f32"), how
         # What was asked for is what ran.
         record = tmp_path / "record"
         assert ("name=nccl-" in record.read_text()) == (how == "on")
         record.unlink()
 
 
-@pytest.mark.parametrize("layout, precision", [("zero2", "fp16"), *(
-    (layout, precision) for layout in LAYOUTS for precision in ("f32", "bf16"))] if ALL
+@pytest.mark.parametrize("layout, precision", marked([("zero2", "fp16"), *(
+    (layout, precision) for layout in LAYOUTS for precision in ("f32", "bf16"))]) if ALL
     else [("both", "bf16"), ("1f1b", "f32")])
 def test_ranks_that_share_a_gpu(layout, precision, tmp_path, monkeypatch):
     """What they exchange stays on the device, in any order of work, with the bits of what goes
@@ -91,22 +121,18 @@ def test_ranks_that_share_a_gpu(layout, precision, tmp_path, monkeypatch):
     results = {}
     for how in ("off", "on"):
         monkeypatch.setenv("CLEAVE_SHARED_GPU", how)
-        results[how] = run_apart(device, 2, ranks_per_device=4)
+        results[how] = run_apart(device, 2, ranks_per_device=8)
         used = re.search("name=cleave_reduce|kind=copy-dtod", (tmp_path / "record").read_text())
         assert bool(used) == (how == "on")
     monkeypatch.delenv("CLEAVE_FAKE_RECORD")
     for order in ["latest", *map(str, range(6 if ALL else 1))]:
         monkeypatch.setenv("CLEAVE_FAKE_ORDER", order)
-        results[order] = run_apart(device, 2, ranks_per_device=4)
+        results[order] = run_apart(device, 2, ranks_per_device=8)
     given, _, parameters = results["off"]
     for how, (others, _, found) in results.items():
         assert np.array_equal(given, others), how
         assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), how
-    expected, found = run(native), results["on"]
-    if layout == "experts" and precision == "bf16":
-        # Sums in another order can change which experts a token has.
-        expected, found = ((one[0][:2], *one[1:]) for one in (expected, found))
-    assert not list(differences(expected, found, precision))
+    assert not disagree(layout, precision, run(native), results["on"], tmp_path / "f32")
 
 
 @pytest.fixture(scope="module")
