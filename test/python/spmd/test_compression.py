@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+import cleave
 from cleave.models.__main__ import main as write_model
-from cleave.testing.tools import ToolError, interpret, tool
+from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
 from proofs import ALL
 from test_recipes import OPTIMIZERS, agree, emit, family, random_inputs
@@ -64,6 +65,10 @@ def zero_state(inputs):
             for name, value in inputs.items()}
 
 
+#: A refusal: ranks have no whole tensor whose codes they could send.
+CODES_OF_SHARDS = ("its codes are those of pieces of the whole tensor, of which a rank holds a "
+                   "shard: compress parameters that no other axis shards")
+
 CASES = [
     ("dp=2", "", 1), ("dp=4", "", 1), ("dp=2", "", 2), ("dp=2,tp=2", "megatron-sp", 2),
     ("dp=2,cp=2", "ring", 1), ("dp=4", "zero1", 1), ("dp=2,fsdp=2", "dp(fsdp),zero3(fsdp)", 1),
@@ -81,7 +86,9 @@ def test_ranks_equal_the_program_of_whole_tensors(tmp_path, mesh, recipes, micro
     compress = COMPRESSORS[name]
     if "tp=" in mesh or "fsdp=" in mesh:
         if name in ("int8", "1bit"):
-            pytest.skip("codes are of tensors that no other axis shards")
+            with pytest.raises(ToolError, match=CODES_OF_SHARDS):
+                compressed(tmp_path, compress, mesh, recipes, micro_batches)
+            return
         if name in ("topk", "threshold"):
             compress += ",unit=shard"
     whole = compressed(tmp_path, compress, mesh, recipes, micro_batches)
@@ -102,7 +109,9 @@ def test_stages_equal_the_program_of_whole_tensors(tmp_path, schedule, mesh, rec
     compress = COMPRESSORS[name]
     if "tp=" in mesh:
         if name in ("int8", "1bit"):
-            pytest.skip("codes are of tensors that no other axis shards")
+            with pytest.raises(ToolError, match=CODES_OF_SHARDS):
+                compressed(tmp_path, compress, mesh, recipes, 2, more=[f"--schedule={schedule}"])
+            return
         if name in ("topk", "threshold"):
             compress += ",unit=shard"
     arguments, more = (compress, mesh, recipes, 2), [f"--schedule={schedule}"]
@@ -114,11 +123,14 @@ def test_stages_equal_the_program_of_whole_tensors(tmp_path, schedule, mesh, rec
     agree(found[1], gradients)
 
 
-def chain(text, inputs, steps):
-    """Runs steps one after the other; yields the inputs, results and gradients of each."""
+def chain(text, inputs, steps, batches=None):
+    """Runs steps one after the other, of one batch or of `batches`; yields the inputs, results
+    and gradients of each."""
     inputs = zero_state(inputs)
     for number in range(1, steps + 1):
         inputs["step"] = np.array(number)
+        if batches:
+            inputs.update(batches[number - 1])
         results, gradients = run(text, inputs)
         yield inputs, results, gradients
         inputs = {**inputs, **{name: value for name, value in results.items() if name in inputs}}
@@ -279,6 +291,175 @@ def test_steps_follow_the_recurrence(tmp_path, mesh, delay, name):
         assert np.abs(sent[parameter] + left - whole[parameter]).max() <= 1e-12 * scale, parameter
 
 
+class Products(torch.nn.Module):
+    """The gradient of its matrix is `t.T @ x / samples`, whatever the matrix is."""
+
+    def __init__(self, rows, columns):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(rows, columns))
+
+    def forward(self, x, t):
+        return (x @ self.weight.T * t).sum() / len(x)
+
+
+SAMPLES, ROWS, COLUMNS = 16, 8, 12
+
+
+def products(folder, *flags, phase="placed"):
+    """The text of a step of plain SGD, in f64."""
+    path = folder / "products.mlir"
+    path.write_text(trace(Products(ROWS, COLUMNS), (
+        torch.zeros(SAMPLES, COLUMNS), torch.zeros(SAMPLES, ROWS))).mlir.replace("f32", "f64"))
+    return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *PLAIN, "--mesh=dp=4",
+                     *flags])
+
+
+def updates(text, batches, ranks=None):
+    """By step: the sum that was applied, and the results, of `ranks` where that text is given."""
+    start = {name: 0 * value for name, value in random_inputs(text).items()}
+    return [((inputs["weight"] - results["weight"]) / LR, results)
+            for inputs, results, _ in chain(ranks or text, start, len(batches), batches)]
+
+
+def products_of(x, t):
+    """The sum of the gradients of all workers."""
+    return t.T @ x / SAMPLES
+
+
+@pytest.mark.parametrize("phase", ["placed", "local"])
+def test_full_rank_is_the_dense_sum(tmp_path, phase):
+    """Factors with the rank of the smaller side span all columns. The program of ranks ("local")
+    also shows that these agree to the bit: the interpreter refuses ranks that have different bits
+    of what is replicated, as the weight and the right factor are."""
+    rng = np.random.default_rng(2)
+    batches = [{name: rng.standard_normal((SAMPLES, size))
+                for name, size in (("x", COLUMNS), ("t", ROWS))} for _ in range(3)]
+    flag = f"--compress=powersgd,rank={ROWS},min_rate=0"
+    full = updates(products(tmp_path, flag), batches, products(tmp_path, flag, phase=phase))
+    dense = updates(products(tmp_path), batches)
+    for (found, results), (expected, _), batch in zip(full, dense, batches, strict=True):
+        scale = np.abs(expected).max()
+        assert np.abs(expected - products_of(**batch)).max() <= 1e-12 * scale
+        assert np.abs(found - expected).max() <= 1e-10 * scale
+        assert np.abs(results["weight.residual"].sum(0)).max() <= 1e-10 * scale
+    factor, = [results["weight.right_factor"] for _, results in full[-1:]]
+    assert factor.shape == (COLUMNS, ROWS) and np.linalg.matrix_rank(factor) == ROWS
+
+
+def test_sums_of_low_rank_are_exact(tmp_path):
+    """Gradients of workers have rank 4, and their sum rank 2: it is exact in the first step, and
+    later too, where it has other columns, since what is left cancels. A sum of rank 3 is not."""
+    text = products(tmp_path, "--compress=powersgd,rank=2,min_rate=0")
+
+    def batch(rank, seed):
+        rng = np.random.default_rng(seed)
+        x, t = rng.standard_normal((4, 4, COLUMNS)), rng.standard_normal((4, 4, ROWS))
+        # Workers cancel in pairs, but for the first samples of one.
+        x[1], t[1], x[3], t[3] = x[0], -t[0], x[2], -t[2]
+        x[1, :rank] = 0
+        return dict(x=x.reshape(-1, COLUMNS), t=t.reshape(-1, ROWS))
+
+    batches = [batch(2, seed) for seed in (1, 1, 2, 3)]
+    assert [np.linalg.matrix_rank(products_of(**own)) for own in batches] == [2] * 4
+    assert np.linalg.matrix_rank(batches[0]["t"][:4].T @ batches[0]["x"][:4]) == 4
+    for (found, results), own in zip(updates(text, batches), batches, strict=True):
+        expected = products_of(**own)
+        assert np.abs(found - expected).max() <= 1e-10 * np.abs(expected).max()
+        kept = results["weight.residual"]
+        assert np.abs(kept).max() > 0.1 and np.abs(kept.sum(0)).max() <= 1e-10
+    (found, _), = updates(text, [batch(3, 1)])
+    expected = products_of(**batch(3, 1))
+    assert np.linalg.matrix_rank(expected) == 3
+    assert np.abs(found - expected).max() > 1e-3 * np.abs(expected).max()
+
+
+def dense_run(text, inputs):
+    """That of a step that compresses nothing, on the inputs of one that does."""
+    return run(text, {name: value for name, value in inputs.items()
+                      if not name.endswith((".residual", ".threshold"))})
+
+
+@pytest.mark.parametrize("compress", ["topk,density=1,smallest=0",
+                                      "threshold,keep=1,every=2,smallest=0"])
+def test_all_elements_of_four_workers_are_the_dense_sum(tmp_path, compress):
+    """Three additions of four terms: to the rounding of their order, which is the compressor's by
+    workers, and another of a dense sum over ranks."""
+    inputs = zero_state(random_inputs(compressed(tmp_path, compress, "dp=4", flags=PLAIN)))
+    results, _ = run(compressed(tmp_path, compress, "dp=4", phase="local", flags=PLAIN), inputs)
+    expected, _ = dense_run(emit(tmp_path, "gpt2", "local", *PLAIN, "--mesh=dp=4"), inputs)
+    for name, value in expected.items():
+        scale = max(np.abs(value).max(), 1e-3)
+        assert np.abs(results[name].ravel() - value.ravel()).max() <= 1e-12 * scale, name
+    assert not any(kept.any() for kept in slot(results, "residual").values())
+
+
+def test_sums_of_nodes_lose_nothing(tmp_path):
+    """HiTopKComm: after three steps, what was sent and what is left is the sum of all gradients of
+    the dense step; and with all elements each step is the dense one."""
+    mesh, recipes = "node=2,dp=4", "dp(node),dp"
+    few, whole = (compressed(tmp_path, f"topk,{share}", mesh, recipes, flags=PLAIN, sizes=SIZES,
+                             more=["--compress-over=node"])
+                  for share in ("density=0.1,smallest=8", "density=1,smallest=0"))
+    dense = emit(tmp_path, "gpt2", "placed", *PLAIN, f"--mesh={mesh}", f"--recipe={recipes}",
+                 sizes=SIZES)
+    sent, wanted = {}, {}
+    for inputs, results, _ in chain(few, random_inputs(few), 3):
+        kept = slot(results, "residual")
+        expected, gradients = dense_run(dense, inputs)
+        for name in kept:
+            own = ((inputs[name] - results[name]) / LR).ravel()
+            sent[name] = sent.get(name, 0) + own
+            wanted[name] = wanted.get(name, 0) + gradients[name].ravel()
+        all_sent, _ = run(whole, {**zero_state(random_inputs(whole)), **{
+            name: value for name, value in inputs.items() if not name.endswith(".residual")}})
+        for name, value in expected.items():
+            scale = max(np.abs(value).max(), 1e-3)
+            assert np.abs(all_sent[name].ravel() - value.ravel()).max() <= 1e-12 * scale, name
+        assert not any(value.any() for value in slot(all_sent, "residual").values())
+    for name, value in kept.items():
+        assert value.any() and value.shape[:2] == (2, 4)
+        left = value.sum(0).ravel()[:sent[name].size]
+        # Sums are found from differences of parameters, which round at 1e-16 / LR.
+        scale = np.abs(wanted[name]).max() + 1e-3
+        assert np.abs(sent[name] + left - wanted[name]).max() <= 1e-12 * scale, name
+
+
+@pytest.mark.parametrize("mesh, recipes, compress", [
+    ("dp=4", "", "powersgd,rank=2,min_rate=1.2"), ("dp=2", "zero1", "topk,density=0.1,smallest=8"),
+    ("dp=2", "", "1bit,smallest=8"), ("dp=2,tp=2", "megatron-sp", "powersgd,rank=2,min_rate=1.2"),
+][slice(None) if ALL else slice(0, 3)])
+@pytest.mark.parametrize("optimizer", [PLAIN, OPTIMIZERS["adamw"]], ids=["sgd", "adamw"])
+def test_the_clip_is_on_the_sum(tmp_path, mesh, recipes, compress, optimizer):
+    """The norm is that of the decompressed gradients, and on ranks it is the same; they are what
+    plain SGD applies without a clip."""
+    clip = 0.25
+    plain = compressed(tmp_path, compress, mesh, recipes, flags=PLAIN)
+    text = compressed(tmp_path, compress, mesh, recipes, flags=[*optimizer, f"--clip={clip}"])
+    inputs = zero_state(random_inputs(text))
+    for name, value in inputs.items():
+        if name.endswith((".exp_avg", ".exp_avg_sq")):
+            inputs[name] = 0 * value
+    inputs["step"] = np.array(1)
+    applied, _ = run(plain, {name: inputs[name] for name in random_inputs(plain)})
+    results, gradients = run(text, inputs)
+    sums = {name: (inputs[name] - applied[name]) / LR for name in gradients}
+    norm = np.sqrt(sum((value ** 2).sum() for value in sums.values()))
+    assert norm > 2 * clip and results["grad_norm"] == pytest.approx(norm, rel=1e-12)
+    whole = np.sqrt(sum((value.reshape(-1, sums[name].size).sum(0) ** 2).sum()
+                        for name, value in gradients.items()))
+    assert abs(whole / norm - 1) > 1e-3, "the norm of what was to be sent is another"
+    for name, value in sums.items():
+        clipped = value * clip / (norm + 1e-6)
+        found = (results[name + ".exp_avg"] / (1 - 0.9) if optimizer != PLAIN
+                 else (inputs[name] - results[name]) / LR)
+        assert np.abs(found - clipped).max() <= 1e-9 * (np.abs(clipped).max() + 1e-3), name
+    own_results, own_gradients = run(
+        compressed(tmp_path, compress, mesh, recipes, phase="local",
+                   flags=[*optimizer, f"--clip={clip}"]), inputs)
+    agree(own_results, results)
+    agree(own_gradients, gradients)
+
+
 @pytest.mark.parametrize("mesh, recipes, compress, message", [
     ("dp=2", "", "gzip", "unknown compression 'gzip'; there are powersgd, topk, threshold, int8, "
      "1bit"),
@@ -299,10 +480,37 @@ def test_steps_follow_the_recurrence(tmp_path, mesh, delay, name):
     ("dp=2,tp=2", "megatron", "topk,density=0.1,smallest=8", "use unit=shard"),
     ("tp=2", "megatron", "topk,density=0.1", 'the mesh has no axis "dp"'),
     ("", "", "topk,density=0.1", "need a mesh"),
+    ("dp=2,tp=2", "megatron", "int8,smallest=8", CODES_OF_SHARDS),
+    ("dp=2,tp=2", "megatron", "1bit,smallest=8", CODES_OF_SHARDS),
+    ("dp=2,tp=3", "megatron", "topk,density=0.1,smallest=8,unit=shard",
+     "a dimension of 128 elements is not divisible by its 3 shards"),
 ])
 def test_what_is_refused(tmp_path, mesh, recipes, compress, message):
     with pytest.raises(ToolError, match=re.escape(message)):
         compressed(tmp_path, compress, mesh, recipes)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--compress=int8", "--mesh=pp=2,dp=2", "--micro-batches=2", "--schedule=pipedream",
+      "--check-finite=off"],
+     "compressed gradients need a synchronous schedule: 'pipedream' updates after each "
+     "micro-batch"),
+    (["--compress=int8", "--optimizer-fusion=forward"],
+     "compressed gradients leave a residual for the next step: updates cannot be deferred to it"),
+    (["--compress=int8", "--optimizer-fusion=backward", "--check-finite=off"],
+     "compressed gradients are complete after backward: updates cannot run in it"),
+    (["--compress=int8", "--deterministic=4"],
+     "compressed gradients depend on the number of ranks: they cannot be deterministic for every "
+     "number of them"),
+    (["--compress="], "--compress: unknown compression ''; there are powersgd"),
+    (["--compress-over=dp"], "--compress-over needs --compress"),
+    (["--compress=int8", "--compress-over="], 'the mesh has no axis ""'),
+], ids=lambda x: x[-1] if isinstance(x, list) else "")
+def test_what_it_does_not_go_with(tmp_path, flags, message):
+    mesh = [] if any("mesh" in flag for flag in flags) else ["--mesh=dp=2"]
+    with pytest.raises(ToolError, match=re.escape(message)) as refused:
+        emit(tmp_path, "gpt2", "scheduled", *PLAIN, *mesh, *flags, sizes=(8, 8))
+    assert refused.value.status == (2 if message.startswith("--") else 1)
 
 
 def report(folder, model, *flags):
@@ -346,6 +554,41 @@ def test_factors_have_the_published_sizes(tmp_path, rows, columns, rank, more, r
     assert dense["bytes"] - loss == ring(4, 4 * rows * columns)
     assert sent == ring(4, size * rank * (rows + columns))
     assert (dense["bytes"] - loss) / sent == pytest.approx(rate, rel=1e-3 if not more else 4e-3)
+
+
+@pytest.mark.parametrize("compress, received", [
+    ("topk,density=0.005", lambda ranks, n: (ranks - 1) * 8 * n // 200),
+    ("threshold,keep=0.005,capacity=1", lambda ranks, n: (ranks - 1) * 8 * n // 200),
+    ("powersgd,rank=2", lambda ranks, n: ring(ranks, 4 * 2 * (64 + 50))),
+    ("powersgd,rank=2,factors=bf16,right=fixed", lambda ranks, n: ring(ranks, 2 * 2 * (64 + 50))),
+    ("int8", lambda ranks, n: (ranks - 1) / ranks * 2 * (n + 4 * ranks)),
+    ("1bit", lambda ranks, n: (ranks - 1) / ranks * 2 * (n / 8 + 4 * ranks)),
+])
+def test_messages_are_counted_as_reported(compress, received):
+    """A rank's counters of a step that ran: what it sends, which in a ring is what it receives. Of
+    the sparse ones a message is 100 times less than a dense gradient, but one comes from each."""
+    rows, columns, ranks = 64, 50, 4
+    elements = rows * columns
+    torch.manual_seed(0)
+    x = torch.randn(8, columns)
+    step = cleave.compile(torch.nn.Linear(columns, rows, bias=False), (x,),
+                          lambda y: y.square().mean(), optimizer=cleave.SGD(lr=0.1),
+                          mesh={"dp": ranks}, compress=compress, check="off", threads=1)
+    assert np.isfinite(float(step(x)))
+    counted = {}
+    for entry in step.communication():
+        key = entry["kind"].replace("-", "_")
+        counted[key] = counted.get(key, 0) + entry["bytes"]
+    reported = {}
+    for total in step.report()["communication"]["train"]["totals"]:
+        reported[total["kind"]] = reported.get(total["kind"], 0) + total["bytes"]
+    assert counted == reported
+    sent = sum(counted.values()) - ring(ranks, 4)
+    assert sent == received(ranks, elements)
+    if compress.startswith(("topk", "threshold")):
+        assert 4 * elements / (sent / (ranks - 1)) == 100
+        # Of a dense sum in a ring a rank receives about as much as the gradient has, twice.
+        assert ring(ranks, 4 * elements) / sent == 200 / ranks
 
 
 @pytest.mark.parametrize("compress, bytes_of", [
