@@ -249,6 +249,9 @@ def test_reductions_of_the_next_step(tmp_path, mesh, recipes, micro_batches, opt
     (["--update-delay=b[=1"], "'b[' is not a pattern of names"),
     (["--update-delay=1,scale=2"], "update delay: 'scale' matches no parameter that '@train' trains"),
     (["--update-delay=1", "--optimizer-fusion=forward"], "cannot be deferred to the next one"),
+    (["--update-delay=1", "--mesh=pp=2", "--micro-batches=2", "--post-validation"],
+     "delayed updates need no validation afterwards: their gradients were checked in the steps "
+     "before"),
     (["--update-delay=1,reduce=next", "--mesh=dp=2", "--compress=topk,density=1"],
      "cannot be compressed"),
     (["--update-delay=1", "--mesh=pp=2", "--micro-batches=2", "--schedule=pipedream",

@@ -11,8 +11,10 @@ import subprocess
 
 import numpy as np
 import pytest
+import torch
 
 from cleave.testing.tools import interpret, tool
+from cleave.trace import trace
 from proofs import ALL
 from test_recipes import OPTIMIZERS, agree, emit, random_inputs
 
@@ -155,6 +157,19 @@ def test_stages_equal_the_program_of_whole_tensors(tmp_path, schedule, mesh, rec
                       schedule=schedule, **FORMS[form])
     for found, expected in zip(run(split, inputs), run(whole, inputs)):
         agree(found, expected)
+
+
+def test_nothing_to_quantize_is_refused(tmp_path):
+    """Only tables and what is added or multiplied: no contraction reads a weight."""
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.LayerNorm(4))
+    path = tmp_path / "model.mlir"
+    path.write_text(trace(model, torch.zeros(2, 3, dtype=torch.int64),
+                          loss_fn=lambda y: y.square().mean()).mlir)
+    done = subprocess.run([tool("cleave-compile"), str(path), "--emit=step", "--quantize=int8"],
+                          capture_output=True, text=True)
+    where = f"{path}:2:3: error: "
+    assert done.returncode == 1
+    assert f"{where}quantization: '@train' has no weight of a contraction" in done.stderr
 
 
 @pytest.mark.parametrize("flags, why", [
