@@ -47,6 +47,20 @@ def test_as_threads(tmp_path, form):
     assert all(entry["losses"] == one["losses"] for entry in printed.values())
 
 
+@pytest.mark.parametrize("form, ranks", [("factors-4", 4) if ALL else ("factors", 2)])
+def test_factors_are_the_same_in_each_process(tmp_path, form, ranks):
+    """PowerSGD's right factors, and with the parameters the left ones, whose products are their
+    updates: each rank has the same bits, as ranks have that are threads."""
+    code, text = torchrun(ranks, form, tmp_path, "digests")
+    assert code == 0, text
+    found = [entry["digests"] for entry in lines(text).values()]
+    step = process_script.build(form)
+    for seed in range(3):
+        step(*process_script.tokens(seed=seed))
+    assert found == [process_script.digests(step)] * ranks
+    assert sum(name.endswith("weight.right_factor") for name in found[0]) >= 5
+
+
 @pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
 @pytest.mark.parametrize("what, message", [
     ("exception", "rank 0 ends: rank 1: ValueError: a bad sample"),

@@ -7,6 +7,7 @@
 WHAT goes wrong, in rank 1 unless it says otherwise; "train" if nothing does.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -76,6 +77,8 @@ FORMS = {
                 "update_delay": {"*": 1, "reduce": "next"}},
     "dp-pp": {"mesh": {"dp": 2, "pp": 2}, "plan": "zero1", "micro_batches": 2},
     "cuda": {"mesh": {"dp": 2}, "plan": "zero1", "target": "cuda"},
+    "factors": {"mesh": {"dp": 2}, "compress": "powersgd,rank=2,min_rate=1"},
+    "factors-4": {"mesh": {"dp": 4}, "compress": "powersgd,rank=2,min_rate=1"},
 }
 
 
@@ -127,6 +130,16 @@ def short(step):
     return {"losses": losses, "state": step.state_dict()}
 
 
+def digests(step):
+    """Of the bits of each parameter and right factor. A process reads what all ranks have whole
+    from its own memory."""
+    values = {**step.state_dict(), **{
+        f"{name}.right_factor": slots["right_factor"]
+        for name, slots in step.training_state()["optimizer"].items() if "right_factor" in slots}}
+    return {name: hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()
+            for name, value in values.items()}
+
+
 def interrupted(step, whole):
     """Goes on until a signal; says after which step."""
     def stop(number, frame):
@@ -161,6 +174,10 @@ def main(form, folder, what="train"):
         say({"rank": step.rank, "losses": found["losses"]})
         if step.rank == 0:
             torch.save(found, os.path.join(folder, "results.pt"))
+    elif what == "digests":
+        for seed in range(3):
+            step(*tokens(seed=seed))
+        say({"rank": step.rank, "digests": digests(step)})
     elif what == "batches":
         step(*tokens(seed=rank))
     elif what == "calls":
