@@ -382,8 +382,8 @@ def dense_run(text, inputs):
 @pytest.mark.parametrize("compress", ["topk,density=1,smallest=0",
                                       "threshold,keep=1,every=2,smallest=0"])
 def test_all_elements_of_four_workers_are_the_dense_sum(tmp_path, compress):
-    """Three additions of four terms: to the rounding of their order, which is the compressor's by
-    workers, and another of a dense sum over ranks."""
+    """To the rounding of another order: ranks add up halves, (0 + 2) + (1 + 3), the compressor one
+    worker after the other."""
     inputs = zero_state(random_inputs(compressed(tmp_path, compress, "dp=4", flags=PLAIN)))
     results, _ = run(compressed(tmp_path, compress, "dp=4", phase="local", flags=PLAIN), inputs)
     expected, _ = dense_run(emit(tmp_path, "gpt2", "local", *PLAIN, "--mesh=dp=4"), inputs)

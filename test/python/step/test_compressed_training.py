@@ -33,14 +33,86 @@ def train(step, count, seed=1):
     return [float(step(ids, ids)) for ids in batches(count, seed)]
 
 
-def test_all_elements_of_two_workers_are_the_dense_sum():
+ALL_SENT = ["topk,density=1,smallest=0", "threshold,keep=1,every=1,smallest=0"]
+
+
+@pytest.mark.parametrize("compress", ALL_SENT)
+def test_all_elements_of_two_workers_are_the_dense_sum(compress):
     """Two terms have one sum, whatever the order: the same bits."""
-    dense, all_sent = compiled(), compiled("topk,density=1,smallest=0")
+    dense, all_sent = compiled(), compiled(compress)
     assert train(dense, 4) == train(all_sent, 4)
     found, expected = snapshot(all_sent), snapshot(dense)
     kept = {key: value for key, value in found[1].items() if key[1] == "residual"}
     assert kept and not any(value.any() for value in kept.values())
     assert same_bits((found[0], {key: found[1][key] for key in expected[1]}, found[2]), expected)
+
+
+class Products(torch.nn.Module):
+    """The gradient of its matrix is `t.T @ x / samples`, whatever the matrix is."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(24, 40))
+
+    def forward(self, x, t):
+        return (x @ self.weight.T * t).sum() / len(x)
+
+
+def integers(count):
+    """Batches of small integers."""
+    generator = torch.Generator().manual_seed(3)
+    return [[torch.randint(-4, 5, (16, size), generator=generator).float() for size in (40, 24)]
+            for _ in range(count)]
+
+
+def products(compress, ranks, clip=None):
+    """A rate of 1 subtracts what was sent from a matrix of zeros."""
+    return cleave.compile(Products(), tuple(integers(1)[0]), mesh={"dp": ranks}, compress=compress,
+                          optimizer=cleave.SGD(lr=1.0, max_grad_norm=clip), check="off")
+
+
+@pytest.mark.parametrize("compress", ALL_SENT)
+def test_all_elements_of_four_workers_are_the_dense_sum(compress):
+    """Ranks add up halves, (0 + 2) + (1 + 3), the compressor one worker after the other: what each
+    order rounds to differs, but small integers are not rounded."""
+    dense, all_sent = products(None, 4), products(compress, 4)
+    for given in integers(3):
+        assert float(dense(*given)) == float(all_sent(*given))
+        assert dense.state_dict()["weight"].equal(all_sent.state_dict()["weight"])
+    left, = residuals(all_sent).values()
+    assert dense.state_dict()["weight"].any() and not left.any()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("compress", ["topk,density=0.05", "threshold,keep=0.05,every=2"])
+def test_no_bit_is_lost(compress, ranks):
+    """Gradients of small integers, over a power of two samples: what was sent and what is left are
+    all gradients, without any rounding."""
+    given, step = integers(5), products(compress + ",smallest=0", ranks)
+    wanted = torch.zeros(24, 40, dtype=torch.float64)
+    for x, t in given:
+        step(x, t)
+        wanted += t.double().T @ x.double() / len(x)
+        sent = -step.state_dict()["weight"].double()
+        left, = residuals(step).values()
+        assert left.shape[0] == ranks and sent.any() and not sent.equal(wanted)
+        assert (sent + left.sum(0)).equal(wanted)
+
+
+@pytest.mark.parametrize("compress", [*ALL_SENT, "powersgd,rank=2"])
+@pytest.mark.parametrize("clip", [1e6, 0.125])
+def test_norms_are_those_of_sums(compress, clip):
+    """What is subtracted is the decompressed gradient, or this with the norm of the clip."""
+    step, before = products(compress, 2, clip), torch.zeros(24, 40, dtype=torch.float64)
+    for x, t in integers(3):
+        loss = step(x, t)
+        after = step.state_dict()["weight"].double()
+        applied, before = float((before - after).norm()), after
+        dense = float((t.double().T @ x.double() / len(x)).norm())
+        assert loss.grad_norm > 2 * 0.125
+        assert applied == pytest.approx(min(loss.grad_norm, clip), rel=1e-5)
+        # A sum of low rank has another norm.
+        assert (loss.grad_norm == pytest.approx(dense, rel=1e-5)) == ("=1" in compress)
 
 
 @pytest.mark.parametrize("compress", COMPRESSORS)
