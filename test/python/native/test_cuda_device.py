@@ -114,9 +114,12 @@ def test_policies_agree(flags, tmp_path):
     ["--prune=0.9,cubic,steps=2", "--mesh=dp=2", "--recipe=zero1"],
     ["--quantize=int8", "--precision=bf16"], ["--update-delay=2", "--mesh=dp=2", "--recipe=zero1"],
     ["--compress-stages=0.1", "--mesh=pp=2,tp=2", "--recipe=megatron", "--precision=fp16"],
+    ["--compress=powersgd,rank=2", "--mesh=dp=2"], ["--compress=topk,density=0.1", "--mesh=dp=2"],
+    ["--compress=threshold,keep=0.1,every=2", "--mesh=dp=2"], ["--compress=int8", "--mesh=dp=2"],
+    ["--compress=1bit", "--mesh=dp=2"],
 ][slice(None) if ALL else slice(0, 3)], ids=" ".join)
 def test_lossy_techniques_agree(flags, tmp_path):
-    """Pruned and quantized weights, delayed updates, and compressed messages of stages."""
+    """Pruned and quantized weights, delayed updates, and compressed sums and messages of stages."""
     precision = next((f.split("=")[1] for f in flags if "precision" in f), "f32")
     native, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=sgd", *flags)
     assert not list(differences(run(native, 3), run_apart(device, 3), precision))

@@ -72,7 +72,10 @@ def test_four_processes_compute_what_threads_compute(folder):
 
 @pytest.mark.parametrize("flags", [[], ["--update-delay", "1,reduce=next"],
                                    ["--recipe", "zero1", "--micro-batches", "2",
-                                    "--update-delay", "1,reduce=next"]], ids=str)
+                                    "--update-delay", "1,reduce=next"],
+                                   ["--compress", "powersgd,rank=4"],
+                                   ["--compress", "threshold,keep=0.01,every=3"],
+                                   ["--compress", "1bit"]], ids=str)
 def test_large_sums_have_the_bits_of_threads(folder, flags):
     """Messages in many pieces, whose sums go on while other parts run."""
     subprocess.run([sys.executable, "-m", "cleave.models", "gpt", "--layers", "1", "--hidden", "256",
