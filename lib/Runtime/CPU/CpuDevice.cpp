@@ -170,11 +170,11 @@ const cleave_device_api CpuDevice::kApi = {
     .capability =
         [](cleave_device *, cleave_capability *what) {
 #if defined(__x86_64__)
-          *what = {"CPU", "x86_64", -1};
+          *what = {"CPU", "x86_64", -1, 0};
 #elif defined(__aarch64__)
-          *what = {"CPU", "aarch64", -1};
+          *what = {"CPU", "aarch64", -1, 0};
 #else
-          *what = {"CPU", "", -1};
+          *what = {"CPU", "", -1, 0};
 #endif
         },
     .allocate =

@@ -68,3 +68,32 @@ func.func @narrow_blocks(%x: tensor<1576x768xbf16>, %y: tensor<16384x768xbf16>)
   %3 = graph.reduce sum %2 {dims = array<i64: 0>} : (tensor<16384x768xf32>) -> tensor<768xf32>
   return %1, %3 : tensor<768xf32>, tensor<768xf32>
 }
+
+// -----
+
+// All threads of a row read its two numbers, which the first of them must not
+// overwrite; an element of the row is one thread's.
+
+// CHECK-LABEL: func.func @numbers_of_rows
+// CHECK: exec.launch @add_rsqrt_mul({{.*}}) {inplace = [array<i64: 1, 2>]}
+func.func @numbers_of_rows(%v: tensor<4x1xf32>, %b: tensor<4x1xf32>, %x: tensor<4x64xf32>)
+    -> (tensor<4x1xf32>, tensor<4x64xf32>) {
+  %a = graph.add %v, %b : (tensor<4x1xf32>, tensor<4x1xf32>) -> tensor<4x1xf32>
+  %r = graph.rsqrt %a : (tensor<4x1xf32>) -> tensor<4x1xf32>
+  %y = graph.mul %x, %r : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+  return %a, %y : tensor<4x1xf32>, tensor<4x64xf32>
+}
+
+// -----
+
+// Behind a reduction of the row all have read them.
+
+// CHECK-LABEL: func.func @behind_a_reduction
+// CHECK: exec.launch @mul_reduce_add({{.*}}) {inplace = [array<i64: 0, 1>]}
+func.func @behind_a_reduction(%v: tensor<4xf32>, %x: tensor<4x64xf32>) -> tensor<4xf32> {
+  %w = graph.reshape %v : (tensor<4xf32>) -> tensor<4x1xf32>
+  %y = graph.mul %x, %w : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+  %s = graph.reduce sum %y {dims = array<i64: 1>} : (tensor<4x64xf32>) -> tensor<4xf32>
+  %r = graph.add %s, %v : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}

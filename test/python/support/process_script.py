@@ -83,8 +83,9 @@ FORMS = {
 
 
 def build(form, seed=0, **changes):
-    options = {"threads": 1, "optimizer": cleave.AdamW(lr=1e-2, max_grad_norm=1.0),
-               **FORMS[form], **changes}
+    options = {"optimizer": cleave.AdamW(lr=1e-2, max_grad_norm=1.0), **FORMS[form], **changes}
+    if options.get("target") != "cuda":
+        options = {"threads": 1, **options}
     return cleave.compile(net(seed), tokens(), token_loss, **options)
 
 

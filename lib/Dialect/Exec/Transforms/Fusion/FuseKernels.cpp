@@ -145,9 +145,11 @@ static int64_t alignmentOf(Value tensor) {
                            : size;
 }
 
-/// Outputs that may overwrite an input: pairs of argument numbers.
-static SmallVector<std::pair<unsigned, unsigned>>
-inplacePairs(KernelOp kernel) {
+/// Outputs that may overwrite an input: pairs of argument numbers. On a device,
+/// threads have the elements of a row at once: what several of them read must
+/// be in all of them before one writes it, behind a reduction of the row.
+static SmallVector<std::pair<unsigned, unsigned>> inplacePairs(KernelOp kernel,
+                                                               bool onDevice) {
   // For each input its one map and the last top-level op that reads it; for
   // each output its one map and the op that writes it.
   struct Use {
@@ -158,6 +160,7 @@ inplacePairs(KernelOp kernel) {
     SmallVector<std::pair<AffineMap, unsigned>, 1> indexed;
   };
   DenseMap<Value, Use> reads, writes;
+  SmallVector<unsigned> reductions;
   unsigned order = 0;
   for (Operation &top : kernel.getBody().front()) {
     ++order;
@@ -175,9 +178,18 @@ inplacePairs(KernelOp kernel) {
       } else if (auto store = dyn_cast<StoreOp>(op)) {
         auto [it, first] = writes.try_emplace(store.getMemory());
         it->second = {store.getMap(), first, order, {}};
+      } else if (isa<ReduceOp>(op)) {
+        reductions.push_back(order);
       }
     });
   }
+  auto meetsBetween = [&](unsigned read, unsigned write) {
+    return llvm::any_of(reductions, [&](unsigned reduction) {
+      return read <= reduction && reduction < write;
+    });
+  };
+  int64_t computed = kernel.getValid() ? int64_t(*kernel.getValid())
+                                       : kernel.getRows() * kernel.getCols();
   SmallVector<std::pair<unsigned, unsigned>> pairs;
   for (auto [o, output] : llvm::enumerate(kernel.getOutputs())) {
     auto write = writes.find(output);
@@ -200,8 +212,13 @@ inplacePairs(KernelOp kernel) {
         AffineMap inRow = map.replaceDimsAndSymbols(
             {b.getAffineDimExpr(0), b.getAffineDimExpr(1)},
             {b.getAffineDimExpr(1)}, 2, 0);
-        return inRow == write->second.map && when < write->second.order;
+        return inRow == write->second.map && when < write->second.order &&
+               (!onDevice || meetsBetween(when, write->second.order));
       });
+      // One thread reads an element that no other one computes.
+      if (onDevice &&
+          cast<RankedTensorType>(output.getType()).getNumElements() != computed)
+        early &= meetsBetween(read->second.order, write->second.order);
       if (early)
         pairs.push_back({o, i});
     }
@@ -472,7 +489,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   scheduleKernel(flat, kernel, mapping);
   kernel.walk([&](Operation *op) { op->setLoc(kernel.getLoc()); });
   setShape(kernel, detached, processors);
-  auto pairs = inplacePairs(kernel);
+  auto pairs = inplacePairs(kernel, /*onDevice=*/processors > 0);
 
   // Equal kernels are compiled once.
   auto [it, isNew] = known.try_emplace(contentOf(kernel), kernel);
