@@ -46,3 +46,22 @@ func.func @kept(%x: tensor<4x8xbf16>, %w: tensor<6x8xbf16>, %v: tensor<6x8xbf16>
   %n = spmd.all_reduce max %m over @mesh {"tp"} : tensor<4x6xbf16>
   return %y, %z, %n : tensor<4x6xbf16>, tensor<4x6xbf16>, tensor<4x6xbf16>
 }
+
+// -----
+
+// Of an op with several results all are sums; those that are read as they are
+// are rounded behind it.
+spmd.mesh @mesh <["cp" = 2]>
+// CHECK-LABEL: func.func @attention(
+// CHECK: %[[Q:.*]], %[[K:.*]], %[[V:.*]] = graph.attention_grad {{.*}}, result_element = f32
+// CHECK-DAG: graph.cast %[[Q]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xbf16>
+// CHECK-DAG: spmd.all_reduce sum %[[K]] {{.*}} : tensor<1x2x4x8xf32>
+// CHECK-DAG: spmd.all_reduce sum %[[V]] {{.*}} : tensor<1x2x4x8xf32>
+func.func @attention(%g: tensor<1x2x4x8xbf16>, %q: tensor<1x2x4x8xbf16>, %k: tensor<1x2x4x8xbf16>,
+    %v: tensor<1x2x4x8xbf16>, %o: tensor<1x2x4x8xbf16>, %l: tensor<1x2x4xf32>)
+    -> (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>) {
+  %a, %b, %c = graph.attention_grad %g, %q, %k, %v, %o, %l {causal, scale = 0.25 : f64} : (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>)
+  %x = spmd.all_reduce sum %b over @mesh {"cp"} : tensor<1x2x4x8xbf16>
+  %y = spmd.all_reduce sum %c over @mesh {"cp"} : tensor<1x2x4x8xbf16>
+  return %a, %x, %y : tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>
+}

@@ -80,7 +80,10 @@ def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
     monkeypatch.setenv("CLEAVE_FAKE_SUMS", "7")
     found = run_apart(device)
     exact, _ = compile_both(path, tmp_path, *plain("f32", layout))
-    assert not list(farther(run(exact), expected, found))
+    # Gradients of gathered keys are f32: the processor's attention, which computes them from f32,
+    # is nearer to f32 there than with one rank, and the device's, from rounded numbers, as near.
+    most = 2.5 if layout == "context" else 1.5
+    assert not list(farther(run(exact), expected, found, most))
     if family != "mixtral":  # There tokens that have other experts have other logits.
         assert np.abs(expected[0] - found[0]).max() <= 4e-3 * np.abs(expected[0]).max()
 

@@ -103,14 +103,14 @@ def differences(one, other, precision):
             yield name
 
 
-def farther(exact, one, other):
+def farther(exact, one, other, most=1.5):
     """Parameters of which `other` is farther from the run in f32 than `one`, of the same roundings in
-    another order, by more than half of that; root mean squares, one for each parameter."""
+    another order, by more than a factor; root mean squares, one for each parameter."""
     start, wanted = exact[1:]
     least = 1e-5 * max(np.abs(values - start[name]).max() for name, values in wanted.items())
     for name, values in wanted.items():
         errors = [float(np.sqrt(np.mean((found[2][name] - values)**2))) for found in (one, other)]
-        if not errors[1] <= 1.5 * errors[0] + least:
+        if not errors[1] <= most * errors[0] + least:
             yield f"{name}: {errors[1]:.2e} from f32, not {errors[0]:.2e}"
 
 

@@ -8,7 +8,8 @@
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
-#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_WIDENSUMS
@@ -43,15 +44,50 @@ static bool hasWideForm(Value value) {
     return sum.getLhs().getType() == sum.getType() &&
            sum.getRhs().getType() == sum.getType() &&
            (hasWideForm(sum.getLhs()) || hasWideForm(sum.getRhs()));
-  auto policy = dyn_cast<graph::PrecisionOpInterface>(op);
   // What is asked changes a copy.
-  Operation *copy = policy ? op->clone() : nullptr;
-  bool isProduct = copy && op->getNumResults() == 1 &&
-                   cast<graph::PrecisionOpInterface>(copy).setSumElement(
-                       Float32Type::get(op->getContext()));
+  Operation *copy =
+      isa<graph::PrecisionOpInterface>(op) && isa<InferTypeOpInterface>(op)
+          ? op->clone()
+          : nullptr;
+  bool isProduct =
+      copy && cast<graph::PrecisionOpInterface>(copy).setSumElement(
+                  Float32Type::get(op->getContext()));
   if (copy)
     copy->destroy();
   return isProduct;
+}
+
+/// Replaces a product by one with results in f32, which are rounded behind it
+/// for their readers.
+static Operation *replaceByWide(OpBuilder &builder, Operation *op) {
+  Operation *product = builder.clone(*op);
+  (void)cast<graph::PrecisionOpInterface>(product).setSumElement(
+      builder.getF32Type());
+  SmallVector<Type> types;
+  // The op has inferred its results before.
+  (void)cast<InferTypeOpInterface>(product).inferReturnTypes(
+      op->getContext(), op->getLoc(), product->getOperands(),
+      product->getAttrDictionary(), product->getPropertiesStorage(),
+      product->getRegions(), types);
+  SmallVector<Attribute> globals;
+  for (auto [type, result, narrow] :
+       llvm::zip_equal(types, product->getResults(), op->getResults())) {
+    result.setType(type);
+    if (RankedTensorType global = writtenGlobalType(narrow))
+      globals.push_back(
+          TypeAttr::get(global.clone(tensor(result).getElementType())));
+    if (type == narrow.getType()) {
+      narrow.replaceAllUsesWith(result);
+      continue;
+    }
+    narrow.replaceAllUsesWith(placeAs(
+        graph::CastOp::create(builder, op->getLoc(), narrow.getType(), result),
+        narrow));
+  }
+  if (globals.size() == types.size())
+    product->setAttr(kGlobalTypesAttr, builder.getArrayAttr(globals));
+  op->erase();
+  return product;
 }
 
 /// `value` in f32, not rounded before where it has that form.
@@ -72,10 +108,8 @@ static Value widen(OpBuilder &builder, Value value) {
     return placeAs(graph::AddOp::create(builder, op->getLoc(), lhs, rhs),
                    value);
   }
-  Operation *product = builder.clone(*op);
-  (void)cast<graph::PrecisionOpInterface>(product).setSumElement(f32);
-  product->getResult(0).setType(tensor(value).clone(f32));
-  return placeAs(product, value);
+  unsigned number = cast<OpResult>(value).getResultNumber();
+  return replaceByWide(builder, op)->getResult(number);
 }
 
 namespace {
@@ -118,11 +152,13 @@ struct WidenSumsPass : cleave::spmd::impl::WidenSumsBase<WidenSumsPass> {
 
   /// Erases `op`, and what only it has read.
   void eraseUnread(Operation *op) {
-    SmallVector<Value> operands(op->getOperands());
+    llvm::SmallSetVector<Operation *, 4> read;
+    for (Value operand : op->getOperands())
+      if (Operation *from = operand.getDefiningOp())
+        read.insert(from);
     op->erase();
-    for (Value operand : operands)
-      if (Operation *from = operand.getDefiningOp();
-          from && isOpTriviallyDead(from))
+    for (Operation *from : read)
+      if (isOpTriviallyDead(from))
         eraseUnread(from);
   }
 };
