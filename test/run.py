@@ -59,6 +59,10 @@ def lit(build, scratch, jobs, filters):
     return count
 
 
+# How lines of tests that pass begin.
+QUIET = ("[ RUN      ]", "[       OK ]", "[----------]")
+
+
 def unit(build, scratch, jobs, filters):
     """Runs every test program of <build>/unit, `jobs` at once; returns their Count."""
     programs = [
@@ -73,7 +77,7 @@ def unit(build, scratch, jobs, filters):
         folder = scratch / program.name
         folder.mkdir()
         result = subprocess.run(
-            [str(program), f"--gtest_output=json:{out}", "--gtest_brief=1"],
+            [str(program), f"--gtest_output=json:{out}"],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -84,8 +88,12 @@ def unit(build, scratch, jobs, filters):
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         # In order, as they end.
         for program, (out, result) in zip(programs, pool.map(run, programs)):
-            print(result.stdout.decode(errors="replace"), end="", flush=True)
-            if not out.exists():
+            ended = out.exists()
+            for line in result.stdout.decode(errors="replace").splitlines():
+                # Of a program that was killed, the last test is the one.
+                if not ended or (line and not line.startswith(QUIET)):
+                    print(line, flush=True)
+            if not ended:
                 print(f"FAIL: {program.name} ended with status {result.returncode}")
                 count.failed += 1
                 continue

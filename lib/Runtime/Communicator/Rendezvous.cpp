@@ -42,7 +42,7 @@ void WorldState::fail(int rank, const std::string &text) {
   if (failed())
     return;
   message = "rank " + std::to_string(rank) + ": " + text;
-  failure.store(true, std::memory_order_release);
+  failure.store(true);
 }
 
 std::string WorldState::error() const {

@@ -23,7 +23,7 @@ public:
   WorldState(int ranks, int cores);
 
   int size() const { return static_cast<int>(gone.size()); }
-  bool failed() const { return failure.load(std::memory_order_acquire); }
+  bool failed() const { return failure.load(); }
   /// Sets the failure; the message is that of the first rank to fail.
   void fail(int rank, const std::string &message);
   std::string error() const;

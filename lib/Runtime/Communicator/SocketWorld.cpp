@@ -74,19 +74,33 @@ struct Group {
   /// Sets `all` to the bytes of all members; false after a failure. Members may
   /// close meanwhile if `closing`.
   bool gather(const void *own, size_t size, void *all, bool closing = false) {
-    MessageBatch batch;
+    struct Exchange {
+      MessageBatch batch;
+      std::vector<char> own, all;
+    };
+    auto exchange = std::make_unique<Exchange>();
+    const char *begin = static_cast<const char *>(own);
+    exchange->own.assign(begin, begin + size);
+    exchange->all.resize(ranks.size() * size);
     MessageKey message{key, barrierRequest, ++exchanged};
-    char *to = static_cast<char *>(all);
+    char *to = exchange->all.data();
     for (size_t i = 0; i < ranks.size(); ++i)
       if (static_cast<int>(i) != member)
-        owner->mesh.receive(ranks[i], message, to + i * size, size, batch);
+        owner->mesh.receive(ranks[i], message, to + i * size, size,
+                            exchange->batch);
     for (size_t i = 0; i < ranks.size(); ++i)
       if (static_cast<int>(i) != member)
-        owner->mesh.send(ranks[i], message, static_cast<const char *>(own),
-                         size, batch);
+        owner->mesh.send(ranks[i], message, exchange->own.data(), size,
+                         exchange->batch);
     std::memcpy(to + static_cast<size_t>(member) * size, own, size);
-    return owner->mesh.complete(batch, closing ? 0 : owner->number,
-                                owner->maySpin);
+    if (!owner->mesh.complete(exchange->batch, closing ? 0 : owner->number,
+                              owner->maySpin)) {
+      // The mesh still uses the memory.
+      (void)exchange.release();
+      return false;
+    }
+    std::memcpy(all, to, exchange->all.size());
+    return true;
   }
 };
 
@@ -232,7 +246,7 @@ void closeRank(cleave_communicator *c) {
   std::vector<char> bytes(all.ranks.size());
   if (me.mesh.failed() || !all.gather(&own, 1, bytes.data(), true)) {
     // Gives the others time to report why they end, before a launcher ends
-    // them. The mesh still uses the memory.
+    // them. The mesh still uses the memory of requests.
     ::usleep(500 * 1000);
     return;
   }

@@ -54,8 +54,26 @@ struct Request {
   std::string common;
   int64_t elements = 0;
   Rendezvous rendezvous;
+  /// Members that read and write the memory of others now.
+  std::atomic<int> working{0};
 
   explicit Request(size_t members) : rendezvous(members) {}
+
+  /// Whether the world has not failed: then the memory of all members stays
+  /// until `endWork`.
+  bool beginWork(const WorldState &world) {
+    working.fetch_add(1);
+    if (!world.failed())
+      return true;
+    endWork();
+    return false;
+  }
+  void endWork() { working.fetch_sub(1); }
+  /// After a failure no member begins to work; returns when none does.
+  void awaitWork() const {
+    while (working.load() != 0)
+      std::this_thread::yield();
+  }
 };
 
 /// The state that the members of a group share.
@@ -336,22 +354,35 @@ int wait(cleave_request *request) {
   }
   request->started = false;
   size_t member = static_cast<size_t>(group.member);
-  if (!rendezvous.allArrived(request->times, group.shared->ranks,
-                             me.world->state))
-    return 1;
-  const Request &shared = *request->shared;
-  if (!isSender(*request)) {
-    for (size_t i = 0; i < shared.blocks.size(); ++i)
-      work(group, request->blocks[i], shared.blocks[i], shared.sources);
-    rendezvous.finish(member, request->times);
-  }
-  return rendezvous.allFinished(request->times, group.shared->ranks,
-                                me.world->state)
-             ? 0
-             : 1;
+  Request &shared = *request->shared;
+  WorldState &world = me.world->state;
+  auto run = [&] {
+    if (!rendezvous.allArrived(request->times, group.shared->ranks, world))
+      return false;
+    if (!isSender(*request)) {
+      if (!shared.beginWork(world))
+        return false;
+      for (size_t i = 0; i < shared.blocks.size(); ++i)
+        work(group, request->blocks[i], shared.blocks[i], shared.sources);
+      shared.endWork();
+      rendezvous.finish(member, request->times);
+    }
+    return rendezvous.allFinished(request->times, group.shared->ranks, world);
+  };
+  if (run())
+    return 0;
+  shared.awaitWork();
+  return 1;
 }
 
-void release(cleave_request *request) { delete request; }
+void release(cleave_request *request) {
+  if (request->started) {
+    // The others must not use the memory of this member any more.
+    failWith(request->group->owner, "has ended during a collective");
+    request->shared->awaitWork();
+  }
+  delete request;
+}
 
 int barrier(cleave_group *group) {
   WorldState &state = group->owner->world->state;

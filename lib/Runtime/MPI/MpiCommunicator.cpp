@@ -221,10 +221,24 @@ void release(cleave_request *request) {
 /// Runs one exchange of bytes among all members; false after a failure.
 bool gatherBytes(const cleave_group &group, const void *own, size_t size,
                  void *all) {
-  std::vector<MPI_Request> requests(1, MPI_REQUEST_NULL);
-  MPI_Iallgather(own, static_cast<int>(size), MPI_BYTE, all,
-                 static_cast<int>(size), MPI_BYTE, group.comm, requests.data());
-  return group.complete(requests);
+  struct Exchange {
+    std::vector<MPI_Request> requests{MPI_REQUEST_NULL};
+    std::vector<char> own, all;
+  };
+  auto exchange = std::make_unique<Exchange>();
+  const char *begin = static_cast<const char *>(own);
+  exchange->own.assign(begin, begin + size);
+  exchange->all.resize(group.ranks.size() * size);
+  MPI_Iallgather(exchange->own.data(), static_cast<int>(size), MPI_BYTE,
+                 exchange->all.data(), static_cast<int>(size), MPI_BYTE,
+                 group.comm, exchange->requests.data());
+  if (!group.complete(exchange->requests)) {
+    // MPI may still write to the memory.
+    (void)exchange.release();
+    return false;
+  }
+  std::memcpy(all, exchange->all.data(), exchange->all.size());
+  return true;
 }
 
 /// Compares the collectives that the members have prepared since their last
