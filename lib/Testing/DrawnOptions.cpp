@@ -182,6 +182,13 @@ static void drawCompression(Random &rng, bool asynchronous,
         choose(rng, {"topk,density=1,smallest=0,unit=shard",
                      "threshold,keep=1,every=2,smallest=0,unit=shard",
                      "powersgd,rank=1,min_rate=0.4", "int8,smallest=0"});
+  // Between nodes, behind a dense sum within each.
+  if (!options.compress.empty() && rng.chance(0.3)) {
+    options.compressOver = "node";
+    options.mesh = "node=2," + options.mesh;
+    options.recipes =
+        "dp(node)," + (options.recipes.empty() ? "dp" : options.recipes);
+  }
 }
 
 /// All elements of what stages send, with their indices: which of several of
@@ -342,6 +349,8 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   add("merge_products", own.mergeProducts);
   add("offload", own.offload);
   add("compress", StringRef(own.compress).split(',').first);
+  if (!own.compress.empty())
+    add("compress_over", own.compressOver);
   add("prune", own.prune);
   add("quantize", own.quantize);
   add("update_delay", own.updateDelay.empty() ? "0" : own.updateDelay);
