@@ -227,14 +227,17 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
   for (runtime::Program &program : *programs) {
     joinExchanges(program, options.bucketBytes);
     delayWaits(program);
+    // Positions of a pipeline reach different checks. A processor that waits
+    // for no other rank, nor for the host, stops at once.
+    bool waits =
+        options.target != "cpu" || runtime::deviceCount(program.mesh) > 1;
+    if (programs->size() == 1 && waits)
+      deferChecks(program);
     if (options.target == "cpu") {
       delayWaitsOverParts(program);
       program.cpu = target->cpu;
       program.vectorBits = target->vectorBits;
     } else {
-      // Positions of a pipeline reach different checks.
-      if (programs->size() == 1)
-        deferChecks(program);
       program.target = options.target;
       program.architecture = options.architecture;
       for (runtime::Part &part : program.parts)

@@ -7,7 +7,8 @@
 ///
 /// \file
 /// The cost of a small exchange is its latency, which several can share. A
-/// bucket is open until a command needs the memory of an exchange in it.
+/// bucket is open until a command needs the memory of an exchange in it; it
+/// begins behind the last that was put into it.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -25,6 +26,8 @@ namespace {
 struct Bucket {
   Command exchange, wait;
   int64_t bytes = 0;
+  /// The number of commands before it.
+  size_t begin = 0;
   std::set<int32_t> buffers;
 
   CollectiveCommand &collective() { return exchange.collective; }
@@ -91,11 +94,13 @@ private:
       open = buckets.end();
     }
     if (open == buckets.end()) {
-      buckets.push_back({command, {}, bytes, std::move(buffers)});
+      buckets.push_back(
+          {command, {}, bytes, result.size(), std::move(buffers)});
       return;
     }
     open->collective().more.push_back(c);
     open->bytes += bytes;
+    open->begin = result.size();
     open->buffers.merge(buffers);
     joined.insert(c.token);
   }
@@ -115,18 +120,27 @@ private:
   }
 
   template <typename F> void close(const F &isMeant) {
-    std::erase_if(buckets, [&](Bucket &bucket) {
-      if (!isMeant(bucket))
-        return false;
+    for (auto it = buckets.begin(); it != buckets.end();) {
+      if (!isMeant(*it)) {
+        ++it;
+        continue;
+      }
+      Bucket bucket = std::move(*it);
+      it = buckets.erase(it);
       if (size_t others = bucket.collective().more.size()) {
         std::string label =
             bucket.exchange.label + " and " + std::to_string(others) + " more";
         bucket.exchange.label = bucket.wait.label = label;
       }
-      result.push_back(std::move(bucket.exchange));
+      result.insert(result.begin() + static_cast<ptrdiff_t>(bucket.begin),
+                    std::move(bucket.exchange));
       result.push_back(std::move(bucket.wait));
-      return true;
-    });
+      // The exchange is before that of a bucket which was opened later.
+      for (auto other = buckets.begin(); other != buckets.end(); ++other)
+        if (other->begin > bucket.begin ||
+            (other->begin == bucket.begin && other >= it))
+          ++other->begin;
+    }
   }
 
   const Part &part;

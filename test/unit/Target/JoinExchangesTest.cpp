@@ -59,26 +59,28 @@ std::vector<Command> joined(std::vector<Command> commands,
   return program.parts.front().commands;
 }
 
-/// Exchanges as lists of the buffers of their blocks, each followed by its
-/// wait; other commands by their labels.
+/// Exchanges as lists of the buffers of their blocks, waits as a dot and the
+/// first of these; other commands by their labels.
 std::string text(const std::vector<Command> &commands) {
   std::string result;
-  for (size_t i = 0; i < commands.size(); ++i) {
-    const Command &command = commands[i];
-    if (i > 0)
+  std::map<int32_t, int32_t> firstOf;
+  for (const Command &command : commands) {
+    if (!result.empty())
       result += ' ';
+    if (command.kind == CommandKind::Wait) {
+      auto it = firstOf.find(command.wait.token);
+      result += it == firstOf.end() ? "." : '.' + std::to_string(it->second);
+      continue;
+    }
     if (command.kind != CommandKind::Collective) {
       result += command.label;
       continue;
     }
+    firstOf[command.collective.token] = command.collective.src.buffer;
     result += '[' + std::to_string(command.collective.src.buffer);
     for (const ExchangeBlock &block : command.collective.more)
       result += ' ' + std::to_string(block.src.buffer);
     result += ']';
-    ++i;
-    if (i == commands.size() || commands[i].kind != CommandKind::Wait ||
-        commands[i].wait.token != command.collective.token)
-      result += " without its wait";
   }
   return result;
 }
@@ -86,14 +88,28 @@ std::string text(const std::vector<Command> &commands) {
 TEST(JoinExchanges, SmallOnesGoTogether) {
   auto commands = joined(sequence(
       {exchange(0, 0), {fill(3)}, exchange(1, 1), exchange(2, 2), {fill(4)}}));
-  EXPECT_EQ(text(commands), "fill3 fill4 [0 1 2]");
-  EXPECT_EQ(commands[2].label, "sum0 and 2 more");
+  EXPECT_EQ(text(commands), "fill3 [0 1 2] fill4 .0");
+  EXPECT_EQ(commands[1].label, "sum0 and 2 more");
+}
+
+/// Both begin behind the last of their own, in the order in which they were
+/// opened.
+TEST(JoinExchanges, OneBeginsBehindItsLast) {
+  auto other = exchange(1, 1);
+  other[0].collective.dtype = DType::I32;
+  EXPECT_EQ(text(joined(sequence({exchange(0, 0),
+                                  other,
+                                  {fill(3)},
+                                  exchange(2, 2),
+                                  {fill(4)},
+                                  {fill(1)}}))),
+            "[1] fill3 [0 2] fill4 .1 fill1 .0");
 }
 
 TEST(JoinExchanges, MemoryIsNotTouchedBefore) {
   EXPECT_EQ(text(joined(sequence(
                 {exchange(0, 0), exchange(1, 1), {fill(0)}, exchange(2, 2)}))),
-            "[0 1] fill0 [2]");
+            "[0 1] .0 fill0 [2] .2");
 }
 
 /// Buffer 3 begins in the last byte of buffer 1.
@@ -102,23 +118,23 @@ TEST(JoinExchanges, NorIsWhatTakesItsPlace) {
       text(joined(
           sequence({exchange(0, 0), exchange(1, 1), {fill(3)}, exchange(2, 2)}),
           {0, 64, 256, 127, 512, 640})),
-      "[0 1] fill3 [2]");
+      "[0 1] .0 fill3 [2] .2");
 }
 
 TEST(JoinExchanges, OneThatReadsAnotherComesAfterIt) {
   auto second = exchange(1, 1);
   second[0].collective.src.buffer = 0;
-  EXPECT_EQ(text(joined(sequence({exchange(0, 0), second}))), "[0] [0]");
+  EXPECT_EQ(text(joined(sequence({exchange(0, 0), second}))), "[0] .0 [0] .0");
 }
 
 TEST(JoinExchanges, BucketsAreFull) {
   EXPECT_EQ(
       text(joined(sequence({exchange(0, 0), exchange(1, 1), exchange(2, 2),
                             exchange(3, 3), exchange(4, 4)}))),
-      "[0 1 2 3] [4]");
+      "[0 1 2 3] .0 [4] .4");
   EXPECT_EQ(text(joined(sequence({exchange(0, 0), exchange(1, 1)}),
                         {0, 64, 128, 192, 256, 320}, 63)),
-            "[0] [1]");
+            "[0] .0 [1] .1");
 }
 
 TEST(JoinExchanges, WhatDiffersGoesApart) {
@@ -127,11 +143,12 @@ TEST(JoinExchanges, WhatDiffersGoesApart) {
     change(commands[0].collective);
     return text(joined(sequence({exchange(0, 0), commands, exchange(2, 2)})));
   };
-  EXPECT_EQ(other([](auto &c) { c.reduction = Reduction::Max; }), "[0 2] [1]");
-  EXPECT_EQ(other([](auto &c) { c.dtype = DType::I32; }), "[0 2] [1]");
-  EXPECT_EQ(other([](auto &c) { c.axes = {{1, 1, 2}}; }), "[0 2] [1]");
+  EXPECT_EQ(other([](auto &c) { c.reduction = Reduction::Max; }),
+            "[0 2] [1] .0 .1");
+  EXPECT_EQ(other([](auto &c) { c.dtype = DType::I32; }), "[0 2] [1] .0 .1");
+  EXPECT_EQ(other([](auto &c) { c.axes = {{1, 1, 2}}; }), "[0 2] [1] .0 .1");
   EXPECT_EQ(other([](auto &c) { c.collective = CollectiveKind::Permute; }),
-            "[1] [0 2]");
+            "[1] .1 [0 2] .0");
 }
 
 } // namespace

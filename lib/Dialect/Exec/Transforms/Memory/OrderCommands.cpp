@@ -10,7 +10,9 @@
 /// as early as possible (an update, when its gradient is complete); one that
 /// only takes memory runs when it is needed (recomputation in backward). The
 /// result is used if its peak is lower. Collectives that were cut into chunks
-/// to overlap with contractions stay where they overlap with them.
+/// to overlap with contractions stay where they overlap with them. Ranks begin
+/// to add up what only their inputs decide, such as a number of labels, before
+/// all else: it is there when it is needed, whatever else is on the network.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -116,6 +118,31 @@ private:
             edge(op, head);
       }
     keepOverlap();
+    beginEarly();
+  }
+
+  /// A few numbers that are exchanged, with the few kernels that compute them
+  /// from arguments of the part, run first.
+  void beginEarly() {
+    constexpr int64_t fewBytes = 64, fewCommands = 4;
+    llvm::BitVector early(commands.size());
+    for (auto [i, op] : llvm::enumerate(commands)) {
+      auto collective = dyn_cast<CollectiveOp>(op);
+      if (!collective ||
+          extentBytes(tensorType(collective.getOutput())) > fewBytes)
+        continue;
+      llvm::BitVector needed = neededFor(i);
+      if (needed.none() || needed.count() > fewCommands ||
+          !llvm::all_of(needed.set_bits(),
+                        [&](unsigned n) { return isa<LaunchOp>(commands[n]); }))
+        continue;
+      early |= needed;
+      early.set(i);
+    }
+    for (unsigned i : early.set_bits())
+      for (unsigned n = 0; n < commands.size(); ++n)
+        if (!early.test(n))
+          edge(commands[i], commands[n]);
   }
 
   /// A chunk of a gather begins before the readers of the previous one, and one
