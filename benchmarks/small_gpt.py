@@ -83,7 +83,7 @@ class Run:
     def command(self, steps):
         return [self.options.build / "bin" / "cleave-run", self.artifact, "--random-init",
                 "--data", self.text, "--token-dtype", "u8",
-                "--steps", self.options.steps, "--stop-at", steps,
+                "--steps", max(self.options.steps, steps), "--stop-at", steps,
                 "--lr", self.options.lr, "--lr-schedule", "cosine", "--warmup", 50, "--log", self.log]
 
     def read(self):
