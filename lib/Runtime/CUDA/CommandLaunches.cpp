@@ -73,6 +73,16 @@ struct Dim {
   int64_t size, src, dst;
 };
 
+/// How many elements each thread moves: several are under way at a time, unless
+/// too few blocks for a large GPU are left then.
+int perThread(llvm::function_ref<int64_t(int64_t)> blocks) {
+  constexpr int64_t enough = 264;
+  int count = 4;
+  while (count > 1 && blocks(count) < enough)
+    count /= 2;
+  return count;
+}
+
 /// Buffers of the sort of a scatter-add: two of keys and of indices, the counts
 /// of digits by block, and where each digit starts.
 struct SortLayout {
@@ -182,11 +192,12 @@ void Planner::copy(const CopyCommand &c) {
   }
   while (a.columnBits < 8 && (int64_t(1) << a.columnBits) < a.columns)
     ++a.columnBits;
-  a.perThread = 4;
+  int64_t groups = divideUp(a.rows, 256 >> a.columnBits);
+  a.perThread = perThread([&](int64_t count) {
+    return groups * divideUp(a.columns, count << a.columnBits);
+  });
   a.blocksPerRow = divideUp(a.columns, int64_t(a.perThread) << a.columnBits);
-  launch("cleave_copy_" + width,
-         divideUp(a.rows, 256 >> a.columnBits) * a.blocksPerRow, 256)
-      .add(a);
+  launch("cleave_copy_" + width, groups * a.blocksPerRow, 256).add(a);
 }
 
 //===----------------------------------------------------------------------===//
@@ -212,8 +223,11 @@ void Planner::fill(const FillCommand &c, uint64_t dst) {
   }
   __builtin_memcpy(a.headPattern, head, 16);
   __builtin_memcpy(a.pattern, words, 16);
-  launch("cleave_fill", std::max<int64_t>(1, divideUp(a.words, 1024)), 256)
-      .add(a);
+  auto blocks = [&](int64_t count) {
+    return std::max<int64_t>(1, divideUp(a.words, 256 * count));
+  };
+  a.perThread = perThread(blocks);
+  launch("cleave_fill", blocks(a.perThread), 256).add(a);
 }
 
 //===----------------------------------------------------------------------===//

@@ -56,9 +56,9 @@ Command copyOf(std::vector<int64_t> sizes, std::vector<int64_t> src,
   return command;
 }
 
-/// A block copies or fills at most 16 KiB.
+/// A block copies or fills 4 KiB, unless many blocks have more.
 TEST(CommandGrids, CopyAndFill) {
-  int64_t rows = processors * 16 * KiB / 256 / 4;
+  int64_t rows = MiB / 256 / 4;
   // Without gaps, with gaps, and transposed.
   EXPECT_GE(blocks(copyOf({rows, 256}, {256, 1}, {256, 1}, 4), "cleave_copy"),
             processors);
@@ -73,8 +73,12 @@ TEST(CommandGrids, CopyAndFill) {
   Command fill;
   fill.kind = CommandKind::Fill;
   fill.fill.dst = {0, 0};
-  fill.fill.bytes = processors * 16 * KiB;
+  fill.fill.bytes = MiB;
   EXPECT_GE(blocks(fill, "cleave_fill"), processors);
+  fill.fill.bytes = 64 * MiB;
+  EXPECT_EQ(blocks(fill, "cleave_fill"), 64 * MiB / 16 / 1024);
+  EXPECT_EQ(blocks(copyOf({1 << 24}, {1}, {1}, 4), "cleave_copy"),
+            64 * MiB / 16 / 1024);
 }
 
 /// Rows of an embedding. A block of the sort has 2048 ids: a pass moves less

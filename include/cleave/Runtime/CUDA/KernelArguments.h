@@ -34,11 +34,13 @@ struct CopyArguments {
 
 /// `cleave_fill`: the first `head` bytes up to an address that is a multiple of
 /// 16, `words` times 16 bytes, and `tail` bytes. `pattern` is that of the words
-/// and goes on in the tail; `headPattern` is that of the head.
+/// and goes on in the tail; `headPattern` is that of the head. Each of 256
+/// threads of a block goes over `perThread` words.
 struct FillArguments {
   unsigned char *dst;
   long long words;
   int head, tail;
+  int perThread, pad;
   long long headPattern[2], pattern[2];
 };
 

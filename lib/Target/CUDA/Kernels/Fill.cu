@@ -23,9 +23,7 @@ extern "C" __global__ void __launch_bounds__(256) cleave_fill(FillArguments c) {
   uint4 word = make_uint4(unsigned(c.pattern[0]), unsigned(c.pattern[0] >> 32),
                           unsigned(c.pattern[1]), unsigned(c.pattern[1] >> 32));
   uint4 *to = reinterpret_cast<uint4 *>(c.dst + c.head);
-  long long first = blockIdx.x * 1024ll + threadIdx.x;
-#pragma unroll
-  for (int k = 0; k < 4; ++k)
-    if (first + k * 256 < c.words)
-      to[first + k * 256] = word;
+  long long first = blockIdx.x * 256ll * c.perThread + threadIdx.x;
+  for (int k = 0; k < c.perThread && first + k * 256 < c.words; ++k)
+    to[first + k * 256] = word;
 }
