@@ -65,3 +65,21 @@ func.func @attention(%g: tensor<1x2x4x8xbf16>, %q: tensor<1x2x4x8xbf16>, %k: ten
   %y = spmd.all_reduce sum %c over @mesh {"cp"} : tensor<1x2x4x8xbf16>
   return %a, %x, %y : tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>
 }
+
+// -----
+
+// A gradient has the type in which gradients are asked for, in its sum over
+// micro-batches as in that over devices; its parts may be sharded.
+spmd.mesh @mesh <["mb" = 2, "dp" = 2]> sequential ["mb"]
+// CHECK-LABEL: func.func @gradient(
+// CHECK: graph.contract {{.*}} -> tensor<8x6xbf16>
+// CHECK-NEXT: spmd.all_reduce sum {{.*}} {"mb"} : tensor<8x6xbf16>
+// CHECK-NEXT: spmd.reduce_scatter sum {{.*}} tensor<8x6xbf16> -> tensor<4x6xbf16>
+func.func @gradient(%x: tensor<4x8xbf16>, %g: tensor<4x6xbf16>) -> tensor<6x4xbf16> {
+  %y = graph.contract "bi,bo->io" %x, %g : (tensor<4x8xbf16>, tensor<4x6xbf16>) -> tensor<8x6xbf16>
+  %m = spmd.all_reduce sum %y over @mesh {"mb"} : tensor<8x6xbf16>
+  %d = spmd.reduce_scatter sum %m by <@mesh, [{"dp"}, {}]> : tensor<8x6xbf16> -> tensor<4x6xbf16>
+  %t = graph.transpose %d {permutation = array<i64: 1, 0>} : (tensor<4x6xbf16>) -> tensor<6x4xbf16>
+  %w = graph.gradient %t of "w" : (tensor<6x4xbf16>) -> tensor<6x4xbf16>
+  return %w : tensor<6x4xbf16>
+}

@@ -89,6 +89,8 @@ def test_as_near_to_f32_as_autocast(plain):
     dict(mesh={"dp": 2}, plan="zero2", gradient_dtype="bf16"),
     dict(mesh={"tp": 2}, plan="megatron-sp", gradient_dtype="bf16"),
     dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1", gradient_dtype="bf16"),
+    dict(mesh={"dp": 2}, plan="zero1", micro_batches=2, gradient_dtype="bf16",
+         activation_reduction="products"),
     # Biases are 16 bits where products are, and only then are products with biases merged.
     *[dict(merge_products="on", activation_reduction="16bit", **more) for more in (
         {}, dict(micro_batches=2), dict(recompute="full"),
@@ -331,13 +333,16 @@ def test_gradients_accumulate_in_f32():
 
 
 @pytest.mark.parametrize("family", ["gpt", "llama"])
-@pytest.mark.parametrize("plan", ["", "zero2", "zero3"])
-def test_gradients_of_16_bits(family, plan):
+@pytest.mark.parametrize("plan, reduction, micro_batches", [
+    ("", "f32", 1), ("zero2", "f32", 1), ("zero3", "f32", 1), ("", "products", 1),
+    ("", "products", 2)])
+def test_gradients_of_16_bits(family, plan, reduction, micro_batches):
     """Half the bytes are sent for gradients of weights; those of tables stay f32."""
     sent = {}
     for kind in ("f32", "bf16"):
         step = compiled(model(family), precision="bf16", mesh={"dp": 2}, plan=plan or None,
-                        gradient_dtype=kind)
+                        gradient_dtype=kind, activation_reduction=reduction,
+                        micro_batches=micro_batches)
         step(**batch())
         sent[kind] = sum(entry["bytes"] for entry in step.communication()
                          if entry["kind"] in ("all-reduce", "reduce-scatter"))

@@ -57,6 +57,30 @@ static bool hasWideForm(Value value) {
   return isProduct;
 }
 
+/// Whether `value` is a term of a gradient, which has the type that is asked
+/// for in each of its sums: over micro-batches, devices, and readers of a
+/// parameter.
+static bool isGradient(Value value) {
+  llvm::SmallSetVector<Value, 8> forms;
+  forms.insert(value);
+  for (size_t at = 0; at < forms.size(); ++at)
+    for (Operation *user : forms[at].getUsers()) {
+      if (isa<graph::GradientOp>(user))
+        return true;
+      if (user->getNumResults() != 1)
+        continue;
+      RankedTensorType from = tensor(forms[at]),
+                       to = tensor(user->getResult(0));
+      bool isForm = isa<CommunicationOpInterface>(user) ||
+                    (isa<graph::AddOp>(user) && from == to) ||
+                    (user->getNumOperands() == 1 &&
+                     from.getNumElements() == to.getNumElements());
+      if (isForm && from.getElementType() == to.getElementType())
+        forms.insert(user->getResult(0));
+    }
+  return false;
+}
+
 /// Replaces a product by one with results in f32, which are rounded behind it
 /// for their readers.
 static Operation *replaceByWide(OpBuilder &builder, Operation *op) {
@@ -126,7 +150,8 @@ struct WidenSumsPass : cleave::spmd::impl::WidenSumsBase<WidenSumsPass> {
         isSum = kind(reduce) == ReductionKind::sum;
       else if (auto scatter = dyn_cast<ReduceScatterOp>(op))
         isSum = kind(scatter) == ReductionKind::sum;
-      if (!isSum || !hasWideForm(op->getOperand(0)))
+      if (!isSum || !hasWideForm(op->getOperand(0)) ||
+          isGradient(op->getResult(0)))
         return;
       auto element =
           dyn_cast<FloatType>(tensor(op->getOperand(0)).getElementType());

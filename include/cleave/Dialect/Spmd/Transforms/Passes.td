@@ -470,7 +470,7 @@ def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {
   let description = [{
     Where products that have 16 bits are summed over devices, the terms of a
     device and their sum are f32, and the sum is rounded once, as a product of one
-    device is. Sums of other values keep their type.
+    device is. Sums of other values keep their type, and so do gradients.
     ```mlir
     %y = graph.linear %x, %w : (tensor<8x4xbf16>, tensor<4x4xbf16>) -> tensor<8x4xbf16>
     %z = spmd.all_reduce sum %y over @mesh {"tp"} : tensor<8x4xbf16>
