@@ -279,9 +279,10 @@ LogicalResult KernelEmitter::emitRows() {
 void KernelEmitter::emitInitialPartials() {
   kernel.getBody().walk([&](AccumulateOp op) {
     const Partial &partial = partials[op];
-    llvm::Type *element = memoryType(op.getValue().getType());
+    Type type = op.getValue().getType();
+    llvm::Type *element = memoryType(type);
     llvm::Value *pointer = partialPointer(partial, group);
-    llvm::Value *initial = identity(op.getKind(), element);
+    llvm::Value *initial = identity(op.getKind(), type, element);
     Loop loop = beginLoop(index(0), index(partial.width), 1);
     b.CreateStore(initial, b.CreateGEP(element, pointer, loop.index));
     endLoop(loop);
@@ -378,7 +379,7 @@ void KernelEmitter::emitSums(llvm::Value *from, llvm::Value *to) {
     };
     Loop inner = beginLoop(index(1), index(groups), 1, {load(index(0))});
     llvm::Value *next =
-        combine(op.getKind(), inner.carried[0], load(inner.index));
+        combine(op.getKind(), type, inner.carried[0], load(inner.index));
     endLoop(inner, {next});
     llvm::Value *result = inner.carried[0];
     if (type.isInteger(1))

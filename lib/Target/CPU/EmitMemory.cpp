@@ -47,8 +47,8 @@ llvm::Value *KernelEmitter::evaluate(AffineExpr expr,
   }
   case AffineExprKind::CeilDiv:
     // ceil(x / y) = -floor(-x / y).
-    return b.CreateNeg(evaluate(
-        (-binary.getLHS()).floorDiv(binary.getRHS()), dims, symbols));
+    return b.CreateNeg(
+        evaluate((-binary.getLHS()).floorDiv(binary.getRHS()), dims, symbols));
   default: {
     if (natural)
       return b.CreateUDiv(x, y);
@@ -77,7 +77,8 @@ llvm::Value *KernelEmitter::evaluateLanes(AffineExpr expr,
     numbers.push_back(llvm::ConstantInt::get(type, i));
   llvm::Constant *iota = llvm::ConstantVector::get(numbers);
   auto dim = [&](llvm::Value *first, LaneStep step) {
-    llvm::Value *vector = b.CreateVectorSplat(lanes, b.CreateTrunc(first, type));
+    llvm::Value *vector =
+        b.CreateVectorSplat(lanes, b.CreateTrunc(first, type));
     return step.stride ? b.CreateAdd(vector, iota) : vector;
   };
   llvm::Value *zero = index(0);
@@ -140,8 +141,8 @@ llvm::Value *KernelEmitter::loadFrom(Value memory, Type type, Place place,
     llvm::Value *value =
         b.CreateAlignedLoad(element, pointer(memory, element, offset), align);
     if (where)
-      value = b.CreateSelect(where, value,
-                             llvm::Constant::getNullValue(element));
+      value =
+          b.CreateSelect(where, value, llvm::Constant::getNullValue(element));
     return finish(value);
   }
   llvm::Type *vector = lanesOf(element, lanes);
@@ -175,8 +176,7 @@ void KernelEmitter::storeTo(Value memory, Type type, Place place,
     return;
   }
   if (place.kind != Place::Contiguous) {
-    llvm::Value *at =
-        pointer(memory, element, spread(place.offset, lanes));
+    llvm::Value *at = pointer(memory, element, spread(place.offset, lanes));
     llvm::Value *mask =
         point.mask ? point.mask
                    : b.getAllOnesMask(llvm::ElementCount::getFixed(lanes));
@@ -212,7 +212,7 @@ void KernelEmitter::emitAccumulate(AccumulateOp op) {
       point.mask ? b.CreateMaskedLoad(vector, at, align, point.mask,
                                       llvm::Constant::getNullValue(vector))
                  : (llvm::Value *)b.CreateAlignedLoad(vector, at, align);
-  llvm::Value *sum = combine(op.getKind(), old, value);
+  llvm::Value *sum = combine(op.getKind(), type, old, value);
   if (point.mask)
     b.CreateMaskedStore(sum, at, align, point.mask);
   else

@@ -88,9 +88,9 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
   if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
     llvm::Type *type = scalarType(constant.getType());
     if (auto real = dyn_cast<FloatAttr>(constant.getValue()))
-      return type->isIntegerTy()
-                 ? llvm::ConstantInt::get(type, real.getValue().bitcastToAPInt())
-                 : llvm::ConstantFP::get(type, real.getValue());
+      return type->isIntegerTy() ? llvm::ConstantInt::get(
+                                       type, real.getValue().bitcastToAPInt())
+                                 : llvm::ConstantFP::get(type, real.getValue());
     if (auto integer = dyn_cast<IntegerAttr>(constant.getValue()))
       return llvm::ConstantInt::get(
           type, integer.getValue().sextOrTrunc(type->getIntegerBitWidth()));
@@ -197,7 +197,8 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
       .Case([&](arith::FPToUIOp) -> R {
         return toInteger(intrinsics::fptoui_sat);
       })
-      .Case([&](arith::BitcastOp) -> R { return b.CreateBitCast(v[0], result); })
+      .Case(
+          [&](arith::BitcastOp) -> R { return b.CreateBitCast(v[0], result); })
       .Case<arith::IndexCastOp, arith::IndexCastUIOp>(
           [&](auto) -> R { return b.CreateSExtOrTrunc(v[0], result); })
       .Default([](Operation *) -> R { return nullptr; });
@@ -283,13 +284,14 @@ LogicalResult KernelEmitter::emitOp(Operation &op) {
         if (point.mask)
           value = b.CreateSelect(
               point.mask, value,
-              identity(reduce.getKind(), value->getType()));
-        sum = combine(reduce.getKind(), sum, value);
+              identity(reduce.getKind(), reduce.getType(), value->getType()));
+        sum = combine(reduce.getKind(), reduce.getType(), sum, value);
         return success();
       })
       .Case([&](ScanOp scan) {
         llvm::Value *&sum = running[scan];
-        sum = combine(Reduction::Sum, sum, get(scan.getValue()));
+        sum =
+            combine(Reduction::Sum, scan.getType(), sum, get(scan.getValue()));
         values[scan.getResult()] = sum;
         return success();
       })

@@ -14,22 +14,43 @@ using namespace cleave;
 using namespace cleave::cpu;
 using namespace cleave::exec;
 
-llvm::Value *KernelEmitter::identity(Reduction kind, llvm::Type *type) {
-  if (kind == Reduction::Sum)
-    return llvm::Constant::getNullValue(type);
-  bool max = kind == Reduction::Max;
-  llvm::Type *scalar = type->getScalarType();
-  if (scalar->isFloatingPointTy())
-    return llvm::ConstantFP::getInfinity(type, /*Negative=*/max);
-  unsigned bits = scalar->getIntegerBitWidth();
-  if (bits == 1)
-    return llvm::ConstantInt::get(type, max ? 0 : 1);
-  return llvm::ConstantInt::get(type, max ? llvm::APInt::getSignedMinValue(bits)
-                                          : llvm::APInt::getSignedMaxValue(bits));
+/// Narrow floats are codes here, of which neither order nor sum is theirs.
+static bool isNarrow(Type type) {
+  return isa<FloatType>(type) && type.getIntOrFloatBitWidth() < 32;
 }
 
-llvm::Value *KernelEmitter::combine(Reduction kind, llvm::Value *x,
+llvm::Value *KernelEmitter::identity(Reduction kind, Type type,
+                                     llvm::Type *result) {
+  if (kind == Reduction::Sum)
+    return llvm::Constant::getNullValue(result);
+  bool max = kind == Reduction::Max;
+  if (isNarrow(type)) {
+    const llvm::fltSemantics &format =
+        cast<FloatType>(type).getFloatSemantics();
+    llvm::APFloat least = llvm::APFloat::semanticsHasInf(format)
+                              ? llvm::APFloat::getInf(format, /*Negative=*/max)
+                              : llvm::APFloat::getLargest(format, max);
+    return llvm::ConstantInt::get(result, least.bitcastToAPInt());
+  }
+  llvm::Type *scalar = result->getScalarType();
+  if (scalar->isFloatingPointTy())
+    return llvm::ConstantFP::getInfinity(result, /*Negative=*/max);
+  unsigned bits = scalar->getIntegerBitWidth();
+  if (bits == 1)
+    return llvm::ConstantInt::get(result, max ? 0 : 1);
+  return llvm::ConstantInt::get(result,
+                                max ? llvm::APInt::getSignedMinValue(bits)
+                                    : llvm::APInt::getSignedMaxValue(bits));
+}
+
+llvm::Value *KernelEmitter::combine(Reduction kind, Type type, llvm::Value *x,
                                     llvm::Value *y) {
+  if (isNarrow(type)) {
+    llvm::Type *f32 = x->getType()->getWithNewType(b.getFloatTy());
+    return truncate(combine(kind, Float32Type::get(type.getContext()),
+                            extend(x, type, f32), extend(y, type, f32)),
+                    type, x->getType());
+  }
   llvm::Type *scalar = x->getType()->getScalarType();
   bool real = scalar->isFloatingPointTy();
   bool boolean = scalar->isIntegerTy(1);
@@ -49,7 +70,8 @@ llvm::Value *KernelEmitter::combine(Reduction kind, llvm::Value *x,
   llvm_unreachable("unknown reduction");
 }
 
-llvm::Value *KernelEmitter::reduceLanes(Reduction kind, llvm::Value *x) {
+llvm::Value *KernelEmitter::reduceLanes(Reduction kind, Type element,
+                                        llvm::Value *x) {
   auto *type = dyn_cast<llvm::FixedVectorType>(x->getType());
   if (!type)
     return x;
@@ -60,7 +82,7 @@ llvm::Value *KernelEmitter::reduceLanes(Reduction kind, llvm::Value *x) {
       low.push_back(i);
       high.push_back(n + i);
     }
-    x = combine(kind, b.CreateShuffleVector(x, low),
+    x = combine(kind, element, b.CreateShuffleVector(x, low),
                 b.CreateShuffleVector(x, high));
   }
   return b.CreateExtractElement(x, uint64_t(0));
@@ -131,8 +153,8 @@ LogicalResult KernelEmitter::emitPass(PassOp pass) {
   SmallVector<llvm::Value *> initial;
   for (unsigned u = 0; u < unroll; ++u)
     for (ReduceOp op : reduces)
-      initial.push_back(
-          identity(op.getKind(), lanesOf(scalarType(op.getType()), lanes)));
+      initial.push_back(identity(op.getKind(), op.getType(),
+                                 lanesOf(scalarType(op.getType()), lanes)));
 
   // The main loop: `unroll` vectors at a time.
   llvm::Value *mainEnd = b.CreateAnd(columns, index(-block));
@@ -161,9 +183,9 @@ LogicalResult KernelEmitter::emitPass(PassOp pass) {
   for (unsigned n = unroll / 2; n; n /= 2)
     for (unsigned u = 0; u < n; ++u)
       for (size_t k = 0; k < count; ++k)
-        chains[u * count + k] = combine(reduces[k].getKind(),
-                                        chains[u * count + k],
-                                        chains[(u + n) * count + k]);
+        chains[u * count + k] =
+            combine(reduces[k].getKind(), reduces[k].getType(),
+                    chains[u * count + k], chains[(u + n) * count + k]);
   chains.resize(count);
 
   // The remaining columns: one vector at a time.
@@ -187,7 +209,7 @@ LogicalResult KernelEmitter::emitPass(PassOp pass) {
   }
   point = row;
   for (auto [k, op] : llvm::enumerate(reduces))
-    running[op] = reduceLanes(op.getKind(), chains[k]);
+    running[op] = reduceLanes(op.getKind(), op.getType(), chains[k]);
   finishPass(pass);
   return success();
 }
@@ -205,10 +227,10 @@ LogicalResult KernelEmitter::emitScanPass(PassOp pass, llvm::Value *columns) {
         return scan.emitError("runs against another exec.scan of its pass");
       reverse = scan.getReverse();
       initial.push_back(
-          identity(Reduction::Sum, scalarType(scan.getType())));
+          identity(Reduction::Sum, scan.getType(), scalarType(scan.getType())));
     } else if (auto reduce = dyn_cast<ReduceOp>(op)) {
-      initial.push_back(
-          identity(reduce.getKind(), scalarType(reduce.getType())));
+      initial.push_back(identity(reduce.getKind(), reduce.getType(),
+                                 scalarType(reduce.getType())));
     } else {
       continue;
     }

@@ -82,9 +82,13 @@ private:
   llvm::LogicalResult emitScanPass(exec::PassOp pass, llvm::Value *columns);
   void finishPass(exec::PassOp pass);
   unsigned unrollOf(exec::PassOp pass, unsigned lanes);
-  llvm::Value *identity(exec::Reduction kind, llvm::Type *type);
-  llvm::Value *combine(exec::Reduction kind, llvm::Value *x, llvm::Value *y);
-  llvm::Value *reduceLanes(exec::Reduction kind, llvm::Value *x);
+  /// Of elements of `type`, each in `result`.
+  llvm::Value *identity(exec::Reduction kind, mlir::Type type,
+                        llvm::Type *result);
+  llvm::Value *combine(exec::Reduction kind, mlir::Type type, llvm::Value *x,
+                       llvm::Value *y);
+  llvm::Value *reduceLanes(exec::Reduction kind, mlir::Type type,
+                           llvm::Value *x);
 
   // Memory: EmitMemory.cpp.
   Place placeOf(mlir::AffineMap map, mlir::ValueRange indices);
