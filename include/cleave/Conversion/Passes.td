@@ -77,6 +77,7 @@ def Decompose : Pass<"exec-decompose", "::mlir::func::FuncOp"> {
     // becomes
     %2 = graph.concat %q, %k {dim = 0 : i64}
     ```
+    The largest or least numbers of 16 bits are those of the same numbers in f32.
     Attention of 16-bit heads is computed on copies in f32, unless
     `wide-attention` is off and the command computes the op: the target then has
     kernels for it.

@@ -322,6 +322,28 @@ struct RopeOfNarrow : OpRewritePattern<graph::CastOp> {
   }
 };
 
+/// The largest or least numbers of 16 bits, as those of the same numbers in
+/// f32: kernels combine numbers of 32 bits at least.
+struct ExtremesOfNarrow : OpRewritePattern<graph::ReduceOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(graph::ReduceOp op,
+                                PatternRewriter &rewriter) const override {
+    RankedTensorType type = tensorType(op.getOutput());
+    Type element = type.getElementType(), f32 = rewriter.getF32Type();
+    if ((!element.isBF16() && !element.isF16()) ||
+        op.getKind() == graph::ReductionKind::sum)
+      return failure();
+    Value wide = graph::CastOp::create(rewriter, op.getLoc(),
+                                       tensorType(op.getInput()).clone(f32),
+                                       op.getInput());
+    Operation *reduce = rewriter.clone(*op);
+    reduce->setOperand(0, wide);
+    reduce->getResult(0).setType(type.clone(f32));
+    rewriter.replaceOpWithNewOp<graph::CastOp>(op, type, reduce->getResult(0));
+    return success();
+  }
+};
+
 /// Along another dimension than the first, with the dimension moved there.
 struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -443,7 +465,8 @@ struct Decompose : exec::impl::DecomposeBase<Decompose> {
     RewritePatternSet patterns(&getContext());
     patterns.add<PadsToConcat, PadPatches, PatchesGrad, CumulativeSum,
                  ScatterAlongFirst, ScatterInBatches, SeedToValue,
-                 DropoutOfPieces, RopeOfNarrow>(&getContext());
+                 DropoutOfPieces, RopeOfNarrow, ExtremesOfNarrow>(
+        &getContext());
     patterns.add<WidenAttention<graph::AttentionOp>,
                  WidenAttention<graph::AttentionGradOp>,
                  WidenAttention<graph::AttentionBiasGradOp>>(&getContext(),

@@ -173,3 +173,19 @@ func.func @rope_of_narrow(%x: tensor<1x2x4x8xbf16>, %c: tensor<4x8xf32>, %s: ten
   %6 = graph.cast %5 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf16>
   return %2, %4, %3, %6 : tensor<1x2x4x8xbf16>, tensor<1x2x4x8xbf16>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf16>
 }
+
+// The largest of 16-bit numbers is that of the same numbers in f32; sums have
+// the type that precision has given them.
+// CHECK-LABEL: func.func @extremes_of_narrow(
+// CHECK: %[[X:.*]] = graph.cast %arg0 : (tensor<6x4xbf16>) -> tensor<6x4xf32>
+// CHECK: %[[M:.*]] = graph.reduce max %[[X]] {dims = array<i64: 0>} : (tensor<6x4xf32>) -> tensor<4xf32>
+// CHECK: graph.cast %[[M]] : (tensor<4xf32>) -> tensor<4xbf16>
+// CHECK: graph.reduce min %{{.*}} : (tensor<6x4xf32>) -> tensor<6xf32>
+// CHECK: graph.reduce sum %arg0 {{.*}} : (tensor<6x4xbf16>) -> tensor<4xbf16>
+func.func @extremes_of_narrow(%x: tensor<6x4xbf16>, %y: tensor<6x4xf16>)
+    -> (tensor<4xbf16>, tensor<6xf16>, tensor<4xbf16>) {
+  %0 = graph.reduce max %x {dims = array<i64: 0>} : (tensor<6x4xbf16>) -> tensor<4xbf16>
+  %1 = graph.reduce min %y {dims = array<i64: 1>} : (tensor<6x4xf16>) -> tensor<6xf16>
+  %2 = graph.reduce sum %x {dims = array<i64: 0>} : (tensor<6x4xbf16>) -> tensor<4xbf16>
+  return %0, %1, %2 : tensor<4xbf16>, tensor<6xf16>, tensor<4xbf16>
+}

@@ -16,6 +16,7 @@ import torch
 
 import cleave
 from cleave import models
+from cleave.testing.tools import build_dir
 from proofs import ALL
 
 SIZE = dict(layers=2, hidden=64, heads=4, seq=32, vocab=199)
@@ -41,6 +42,47 @@ def compiled(own, **options):
 
 def losses(step, steps=8):
     return [float(step(**batch())) for _ in range(steps)]
+
+
+class Extremes(torch.nn.Module):
+    """The largest and least numbers along `dims`, most of them negative."""
+
+    def __init__(self, dims):
+        super().__init__()
+        torch.manual_seed(2)
+        self.dims, self.linear = dims, torch.nn.Linear(5, 33)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return (y - 2).amax(self.dims).square().mean() + (y + 2).amin(self.dims).square().mean()
+
+
+@pytest.mark.parametrize("device", ["processor", "gpu"])
+@pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
+def test_extremes_are_those_of_pytorch(dims, device, monkeypatch):
+    """In bf16 and fp16, values and gradients, along leading and other dimensions; equal numbers,
+    which roundings make, share a gradient."""
+    options = dict(threads=1)
+    if device == "gpu":
+        if not (build_dir() / "fake_cuda" / "libcuda.so.1").exists():
+            pytest.skip("needs the stand-in for a GPU")
+        monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(build_dir() / "fake_cuda"))
+        options = dict(target="cuda")
+    x = torch.randn(6, 5, 5, generator=torch.Generator().manual_seed(4))
+    own = Extremes(dims)
+    before = own.linear.weight.detach().clone()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = own(x)
+    loss.backward()
+    expected = own.linear.weight.grad.clone()
+    for precision in ("bf16", "fp16"):
+        step = cleave.compile(Extremes(dims), dict(x=x), optimizer=cleave.SGD(lr=1.0), check="off",
+                              precision=precision, **options)
+        assert float(step(x=x)) == pytest.approx(float(loss), rel=5e-2)
+        # The first scale of fp16 is too large, and the step is skipped.
+        if precision == "bf16":
+            update = before - step.state_dict()["linear.weight"]
+            assert (update - expected).norm() <= 5e-2 * expected.norm()
 
 
 @pytest.fixture(scope="module")
