@@ -154,3 +154,44 @@ func.func private @joined.B(%s: tensor<4x8xbf16>, %w: tensor<8x8xbf16>, %n: tens
 func.func private @joined.U(%g: tensor<8x8xf32>) -> tensor<8x8xf32> {
   return %g : tensor<8x8xf32>
 }
+
+// Of a gather part that only backward has read, nothing is left.
+// CHECK-LABEL: pipe.program @late(
+// CHECK-SAME: %[[W:[^:]*]]: tensor<8x8xf32>
+// CHECK-NOT: @late.G
+// CHECK: pipe.invoke @late.F(
+// CHECK: pipe.invoke @late.B(%{{.*}}, %[[W]])
+// CHECK-NOT: func.func private @late.G
+pipe.program @late(%w: tensor<8x8xf32>, %x: tensor<4x8xbf16>) -> (tensor<8x8xf32> {graph.updates = "w"})
+    attributes {micro_batches = 1 : i64} {
+  %0 = pipe.invoke @late.G(%w) {part = "G", once, split = array<i64: -1>, results = ["value"]}
+      : (tensor<8x8xf32>) -> tensor<8x8xbf16>
+  %1 = pipe.invoke @late.F(%x) {part = "F", split = array<i64: 0>, results = ["saved"]}
+      : (tensor<4x8xbf16>) -> tensor<4x8xbf16>
+  %2 = pipe.invoke @late.B(%1, %0) {part = "B", split = array<i64: -1, -1>, results = ["accumulate"]}
+      : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xf32>
+  %3 = pipe.invoke @late.U(%w, %2) {part = "U", once, split = array<i64: -1, -1>, results = ["value"]}
+      : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  pipe.return %3 : tensor<8x8xf32>
+}
+
+func.func private @late.G(%w: tensor<8x8xf32>) -> tensor<8x8xbf16> {
+  %0 = graph.cast %w : (tensor<8x8xf32>) -> tensor<8x8xbf16>
+  return %0 : tensor<8x8xbf16>
+}
+
+func.func private @late.F(%x: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
+  %0 = graph.neg %x : (tensor<4x8xbf16>) -> tensor<4x8xbf16>
+  return %0 : tensor<4x8xbf16>
+}
+
+func.func private @late.B(%s: tensor<4x8xbf16>, %w: tensor<8x8xbf16>) -> tensor<8x8xf32> {
+  %0 = graph.linear %s, %w : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>
+  %1 = graph.contract "bo,bi->oi" %0, %s {result_element = f32} : (tensor<4x8xbf16>, tensor<4x8xbf16>) -> tensor<8x8xf32>
+  return %1 : tensor<8x8xf32>
+}
+
+func.func private @late.U(%w: tensor<8x8xf32>, %g: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = graph.sub %w, %g : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

@@ -140,9 +140,19 @@ struct RemakeCopies final : cleave::pipe::impl::RemakeCopiesBase<RemakeCopies> {
       // Several micro-batches would each make the copies.
       if (program.getMicroBatches() != 1)
         continue;
-      for (auto gather : program.getBody().getOps<InvokeOp>())
-        if (gather.getPart() == "G")
-          remakeCopiesOf(gather);
+      for (auto gather :
+           llvm::make_early_inc_range(program.getBody().getOps<InvokeOp>())) {
+        if (gather.getPart() != "G")
+          continue;
+        remakeCopiesOf(gather);
+        // Where forward reads none, nothing reads them any more.
+        if (!gather.use_empty())
+          continue;
+        func::FuncOp function = gather.getPartFunction();
+        gather.erase();
+        if (SymbolTable::symbolKnownUseEmpty(function, getOperation()))
+          function.erase();
+      }
     }
   }
 
