@@ -13,10 +13,11 @@
 namespace cleave {
 
 /// Defers each check to the last one of its entry, for devices that the host
-/// has to wait for at checks, and for ranks that wait for each other there. A check stays in its place if it is the last of
-/// an entry, or if anything between it and the last one writes to what the next
-/// step reads: parameters, state, buffers or the second tier. All ranks must
-/// run this program, since they reach the same checks then.
+/// has to wait for at checks, and for ranks that wait for each other there. A
+/// check stays in its place if it is the last of an entry, or if anything
+/// between it and the last one writes to what the next step reads: parameters,
+/// state, buffers or the second tier. All ranks must run this program, since
+/// they reach the same checks then.
 void deferChecks(runtime::Program &program);
 
 } // namespace cleave
