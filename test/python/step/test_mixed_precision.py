@@ -11,12 +11,13 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import cleave
-from cleave import models
-from cleave.testing.tools import build_dir
+from cleave import _runtime, models
+from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
 
 SIZE = dict(layers=2, hidden=64, heads=4, seq=32, vocab=199)
@@ -83,6 +84,33 @@ def test_extremes_are_those_of_pytorch(dims, device, monkeypatch):
         if precision == "bf16":
             update = before - step.state_dict()["linear.weight"]
             assert (update - expected).norm() <= 5e-2 * expected.norm()
+
+
+def test_sums_that_a_model_has_in_16_bits(tmp_path):
+    """Sums of 16-bit numbers along a leading dimension are those of the numbers, not of their codes."""
+    path, artifact = tmp_path / "sum.mlir", tmp_path / "sum.so"
+    path.write_text("""
+      func.func @loss(%x: tensor<4x5xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"},
+                      %w: tensor<7x5xf32> {graph.name = "w", graph.role = "parameter"})
+          -> (tensor<f32> {graph.name = "loss"}) {
+        %y = graph.linear %x, %w : (tensor<4x5xf32>, tensor<7x5xf32>) -> tensor<4x7xf32>
+        %z = graph.cast %y : (tensor<4x7xf32>) -> tensor<4x7xbf16>
+        %m = graph.reduce sum %z {dims = array<i64: 0>} : (tensor<4x7xbf16>) -> tensor<7xbf16>
+        %c = graph.cast %m : (tensor<7xbf16>) -> tensor<7xf32>
+        %s = graph.mul %c, %c : (tensor<7xf32>, tensor<7xf32>) -> tensor<7xf32>
+        %l = graph.reduce sum %s {dims = array<i64: 0>} : (tensor<7xf32>) -> tensor<f32>
+        return %l : tensor<f32>
+      }""")
+    run_tool([tool("cleave-compile"), str(path), "--optimizer=sgd", "--threads=1", "-o", str(artifact)])
+    random = np.random.default_rng(1)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((4, 5), (7, 5)))
+    session = _runtime.open(str(artifact))
+    session.write("x", np.frombuffer(x.tobytes(), np.uint8))
+    session.write("w", np.frombuffer(w.tobytes(), np.uint8))
+    session.run("evaluate", 1, 1)
+    found = float(np.frombuffer(session.read("loss"), np.float32)[0])
+    session.close()
+    assert found == pytest.approx(float(((x @ w.T).sum(0)**2).sum()), rel=2e-2)
 
 
 @pytest.fixture(scope="module")
