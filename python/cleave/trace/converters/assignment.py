@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from .index import linear_index, wrapped_index
+from .index import columns_of_rows, linear_index, wrapped_index
 from .shape import slice_bounds
 from ..ir import TensorType, broadcast_shapes
 from ..registry import Unsupported, aten, converts
@@ -35,47 +35,54 @@ def last_of_duplicates(c, positions):
     return b.compare("eq", count, b.scalar(0, "f32"))
 
 
-def assign_rows(c, rows, positions, values, last=None):
-    """Returns `rows` [p, ...] with `values` [n, ...] written at `positions` [n]; of several values
-    at one position, the last one is kept. `last`, if the caller knows it, tells which positions are
-    not repeated later. Each row gathers the value written to it, which works for every element
-    type."""
+def assign_rows(c, rows, positions, values):
+    """Returns `rows` [*batch, p, ...] with `values` [*batch, n, ...] written at `positions`
+    [*batch, n]; of several values at one position, the last one is kept. Each row gathers the
+    value written to it, which works for every element type; what is written at one place of the
+    batch depends on that place alone, so that batch dimensions can be sharded."""
     b = c.b
     if positions.type.elements == 0:
         return rows
-    n, size = positions.shape[0], rows.shape[0]
-    known = c.known(positions)
-    if last is None and not (known is not None and known.unique().numel() == known.numel()):
-        last = last_of_duplicates(c, positions)
+    batch = positions.type.rank - 1
+    n, size = positions.shape[-1], rows.shape[batch]
+    last = None if _all_differ(c.known(positions)) else last_of_duplicates(c, positions)
     if n >= LARGEST_COUNT:
         raise Unsupported(f"assignment to {n} positions at once: at most {LARGEST_COUNT - 1}")
-    number = b.iota(TensorType((n,), "f32"), 0, 1)
+    positions = b.cast(positions, "i64")
+    number = b.iota(TensorType(positions.shape, "f32"), batch, 1)
     if last is not None:
         number = b.binary("mul", number, b.cast(last, "f32"))
-    number = b.scatter_add(number, b.cast(positions, "i64"), 0, size)
+    number = b.scatter_add(number, positions, batch, size, batch=batch)
     given = b.compare("gt", number, b.scalar(0, "f32"))
     which = b.binary("maximum", b.binary("sub", b.cast(number, "i64"), b.scalar(1, "i64")),
                      b.scalar(0, "i64"))
-    taken = b.gather(values, which, 0)
-    given = b.reshape(given, [size] + [1] * (rows.type.rank - 1))
+    taken = b.gather(values, which, batch, batch=batch)
+    given = b.reshape(given, [*given.shape] + [1] * (rows.type.rank - given.type.rank))
     if last is not None and values.trained:
         # All values written to one position receive its gradient, as in PyTorch.
         fixed = b.unary("stop_gradient", values)
         finite = b.compare("lt", b.unary("abs", values), b.scalar(math.inf, values.dtype))
         nothing = b.select(finite, b.binary("sub", values, fixed), b.scalar(0, values.dtype))
-        flow = b.scatter_add(nothing, b.cast(positions, "i64"), 0, size)
+        flow = b.scatter_add(nothing, positions, batch, size, batch=batch)
         taken = b.binary("add", b.unary("stop_gradient", taken), flow)
     return b.select(given, taken, rows)
 
 
+def _all_differ(known):
+    """Tells whether the positions [..., n], where they are known, differ along the last dimension."""
+    return known is not None and bool((known.sort(-1).values.diff(dim=-1) != 0).all())
+
+
 def add_rows(c, rows, positions, values):
-    """Returns `rows` [p, ...] with `values` [n, ...] added at `positions` [n]."""
-    b = c.b
+    """Returns `rows` [*batch, p, ...] with `values` [*batch, n, ...] added at `positions`
+    [*batch, n]."""
+    b, batch = c.b, positions.type.rank - 1
     if positions.type.elements == 0:
         return rows
     if not rows.type.is_float:
         raise Unsupported(f"accumulation of {rows.dtype} by index")
-    return b.binary("add", rows, b.scatter_add(values, b.cast(positions, "i64"), 0, rows.shape[0]))
+    return b.binary("add", rows, b.scatter_add(values, b.cast(positions, "i64"), batch,
+                                               rows.shape[batch], batch=batch))
 
 
 # By index along several dimensions ----------------------------------------------------
@@ -105,6 +112,13 @@ def index_put(c, x, indices, values, accumulate=False):
         if accumulate:
             raise Unsupported("accumulation by a boolean mask; use torch.where")
         return _masked(c, x, indices, values)
+    change = add_rows if accumulate else assign_rows
+    given = [d for d, i in enumerate(indices) if i is not None]
+    found = columns_of_rows(c, x, *indices[:2]) if given == [0, 1] else None
+    if found is not None:
+        chosen, shape = found
+        values = b.broadcast(b.cast(values, x.dtype), shape + x.shape[2:])
+        return change(c, x, chosen, b.reshape(values, chosen.shape + x.shape[2:]))
     order, count, position, first = linear_index(c, x, indices)
     rest = [x.shape[d] for d in order[sum(i is not None for i in indices):]]
     # x[indices] has the indices' shape at dimension `first`, the other dimensions around it.
@@ -114,7 +128,6 @@ def index_put(c, x, indices, values, accumulate=False):
              + list(range(first + position.type.rank, len(spread))))
     values = b.reshape(b.transpose(values, moved), [position.type.elements, *rest])
     rows = b.reshape(b.transpose(x, order), [count, *rest])
-    change = add_rows if accumulate else assign_rows
     rows = change(c, rows, b.reshape(position, [position.type.elements]), values)
     rows = b.reshape(rows, [x.shape[d] for d in order])
     return b.transpose(rows, [order.index(d) for d in range(x.type.rank)])

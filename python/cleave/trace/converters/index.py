@@ -94,9 +94,10 @@ def index_nonadjacent(c, x, indices):
     return b.gather(rows, position, 0)
 
 
-def _gather_from_rows(c, x, rows, columns):
-    """Recognises x[arange(n), columns], such as the last token of each sample, and gathers
-    from each row separately, so that rows can be sharded. Returns None for other `rows`."""
+def columns_of_rows(c, x, rows, columns):
+    """Recognises the indices of x[arange(n), columns], such as the last token of each sample.
+    Returns the index into dimension 1 [n, positions] of each row, so that rows can be sharded, and
+    the shape of the selected positions; or None for other `rows`."""
     known, shape = c.known(rows), torch.broadcast_shapes(rows.shape, columns.shape)
     lengths = (x.shape[0],) + (1,) * (len(shape) - 1)
     if known is None or rows.shape != lengths or shape[:1] != lengths[:1] or not torch.equal(
@@ -104,8 +105,17 @@ def _gather_from_rows(c, x, rows, columns):
         return None
     b = c.b
     chosen = b.broadcast(b.cast(wrapped_index(c, columns, x.shape[1]), "i64"), shape)
-    chosen = b.reshape(chosen, (shape[0], math.prod(shape[1:])))
-    return b.reshape(b.gather(x, chosen, 1, batch=1), tuple(shape) + x.shape[2:])
+    return b.reshape(chosen, (shape[0], math.prod(shape[1:]))), tuple(shape)
+
+
+def _gather_from_rows(c, x, rows, columns):
+    """Returns x[rows, columns] gathered from each row separately, or None where `rows` is not
+    each row once, in order."""
+    found = columns_of_rows(c, x, rows, columns)
+    if found is None:
+        return None
+    chosen, shape = found
+    return c.b.reshape(c.b.gather(x, chosen, 1, batch=1), shape + x.shape[2:])
 
 
 def _identity(c, x, position, first, last):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from .assignment import LARGEST_COMPARISON, add_rows, assign_rows, last_of_duplicates
+from .assignment import LARGEST_COMPARISON, add_rows, assign_rows
 from .index import inverse_permutation, split_dims
 from .reduction import reduced
 from .scan import product_along
@@ -14,15 +14,25 @@ from ..ir import TensorType, scalar_of
 from ..registry import Unsupported, aten, converts
 
 
-def _flat_positions(c, x, dim, index):
-    """Returns the row-major index into `x` of each element of `index`, as one vector."""
+def _lines(c, x, dim, *operands):
+    """Returns `x`, as far as the first of `operands` (the indices) reaches in the other
+    dimensions, and the operands, each with dimension `dim` last: only elements of one line along
+    `dim` have to do with each other, and lines can be sharded."""
     b = c.b
-    position = None
-    for d in range(x.type.rank):
-        own = index if d == dim else b.iota(TensorType(index.shape, "i64"), d)
-        own = b.binary("mul", own, b.scalar(math.prod(x.shape[d + 1:]), "i64"))
-        position = own if position is None else b.binary("add", position, own)
-    return b.reshape(position, [index.type.elements])
+    sizes = [s if d == dim else operands[0].shape[d] for d, s in enumerate(x.shape)]
+    return [b.swap(v, dim, -1) for v in (b.slice(x, [0] * x.type.rank, sizes), *operands)]
+
+
+def _from_lines(c, x, dim, lines):
+    """Returns `x` with what `_lines` took of it replaced by `lines`."""
+    b, changed = c.b, c.b.swap(lines, dim, -1)
+    for d, size in enumerate(x.shape):
+        done = changed.shape[d]
+        if done < size:
+            start = [done if e == d else 0 for e in range(x.type.rank)]
+            rest = [size - done if e == d else s for e, s in enumerate(changed.shape)]
+            changed = b.concat([changed, b.slice(x, start, rest)], d)
+    return changed
 
 
 def _scattered(c, x, dim, index, source):
@@ -45,13 +55,9 @@ def scatter(c, x, dim, index, source):
     if index.type.elements == 0:
         return x
     x, dim, index, source = _scattered(c, x, dim, index, source)
-    # Only elements that differ in `dim` alone can be written to the same position.
-    line = b.swap(index, dim, -1)
-    last = b.swap(last_of_duplicates(c, line), dim, -1)
-    n = index.type.elements
-    rows = assign_rows(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
-                       b.reshape(source, [n]), b.reshape(last, [n]))
-    return b.reshape(rows, shape)
+    rows, positions, values = _lines(c, x, dim, index, source)
+    rows = assign_rows(c, rows, positions, values)
+    return b.reshape(_from_lines(c, x, dim, rows), shape)
 
 
 @converts(aten.scatter_add.default)
@@ -60,12 +66,12 @@ def scatter_add(c, x, dim, indices, source):
     if not x.type.is_float:
         raise Unsupported("scatter_add of integers")
     if x.type.rank == 0 or indices.type.rank == 0 or indices.type.elements == 0:
-        return scatter_add_flat(c, x, dim, indices, source)
+        return scatter_add_lines(c, x, dim, indices, source)
     dim %= x.type.rank
     given, source = indices, b.slice(source, [0] * x.type.rank, indices.shape)
     indices, batch, slices = split_dims(indices, x, dim)
     if any(indices.shape[d] != x.shape[d] for d in batch):
-        return scatter_add_flat(c, x, dim, given, source)
+        return scatter_add_lines(c, x, dim, given, source)
     order = batch + [dim] + slices
     chosen = b.reshape(b.transpose(indices, order),
                        [indices.shape[d] for d in batch + [dim]])
@@ -75,15 +81,14 @@ def scatter_add(c, x, dim, indices, source):
     return added if scalar_of(x) == 0 else b.binary("add", x, added)
 
 
-def scatter_add_flat(c, x, dim, index, source):
-    """Converts scatter_add over row-major indices of all elements, for operands of any shape."""
+def scatter_add_lines(c, x, dim, index, source):
+    """Converts scatter_add of operands of any shape, with an index for each element."""
     b, shape = c.b, x.shape
     if index.type.elements == 0:
         return x
     x, dim, index, source = _scattered(c, x, dim, index, source)
-    rows = add_rows(c, b.reshape(x, [x.type.elements]), _flat_positions(c, x, dim, index),
-                    b.reshape(source, [index.type.elements]))
-    return b.reshape(rows, shape)
+    rows, positions, values = _lines(c, x, dim, index, source)
+    return b.reshape(_from_lines(c, x, dim, add_rows(c, rows, positions, values)), shape)
 
 
 @converts(aten.scatter.reduce, aten.scatter.value_reduce)
@@ -123,16 +128,19 @@ def _reduced_by_index(c, x, dim, index, source, reduce, include_self):
     elements. `reduce` is sum, mean, prod, amax or amin."""
     b, dtype = c.b, x.dtype
     zero, one = b.scalar(0, dtype), b.scalar(1, dtype)
-    flat = b.reshape(x, [x.type.elements])
-    positions = _flat_positions(c, x, dim, index)
-    ones = b.full(1, TensorType(positions.shape, dtype))
-    count = b.reshape(b.scatter_add(ones, positions, 0, x.type.elements), x.shape)
+    _, positions, values = _lines(c, x, dim, index, source)
+    lead = positions.type.rank - 1
+
+    def added(values):
+        """The sum of the values sent to each element of `x`."""
+        line = b.scatter_add(values, positions, lead, x.shape[dim], batch=lead)
+        return _from_lines(c, b.full(0, x.type), dim, line)
+
+    count = added(b.full(1, TensorType(positions.shape, dtype)))
     hit = b.compare("gt", count, zero)
     if reduce in ("sum", "mean"):
-        total = b.reshape(b.scatter_add(b.reshape(source, positions.shape), positions, 0,
-                                        flat.shape[0]), x.shape)
         start = x if include_self else b.select(hit, zero, x)
-        total = b.binary("add", start, total)
+        total = b.binary("add", start, added(values))
         if reduce == "sum":
             return total
         count = b.binary("add", count, one) if include_self else b.select(hit, count, one)
