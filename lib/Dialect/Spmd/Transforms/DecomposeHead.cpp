@@ -12,6 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "Recipes/Summa.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -339,21 +340,23 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
   }
 
   /// Returns the number of shards of the classes of `op`. A placement of the
-  /// weight takes precedence over recipes. Nothing if the weight is not an
-  /// argument.
+  /// weight takes precedence over recipes. Nothing if the weight is neither an
+  /// argument nor a copy of one, in another type or rounded.
   std::optional<int64_t> classParts(graph::HeadLossOp op,
                                     const HeadParts &parts) {
-    auto weight = dyn_cast<BlockArgument>(op.getWeight());
+    std::optional<Place> weight = argumentOf(op.getWeight(), 0);
     if (!weight)
       return std::nullopt;
+    auto argument = cast<BlockArgument>(weight->first);
+    unsigned dim = weight->second;
     StringRef name = graph::getArgString(
-        cast<func::FuncOp>(weight.getOwner()->getParentOp()),
-        weight.getArgNumber(), graph::kNameAttr);
+        cast<func::FuncOp>(argument.getOwner()->getParentOp()),
+        argument.getArgNumber(), graph::kNameAttr);
     for (const Placement &placement : parts.placements)
-      if (placement.fits(name) && !placement.dims.empty()) {
+      if (placement.fits(name) && placement.dims.size() > dim) {
         int64_t count = 1;
         for (const MeshAxis &axis : parts.axes)
-          if (llvm::is_contained(placement.dims.front(), axis.name))
+          if (llvm::is_contained(placement.dims[dim], axis.name))
             count *= axis.size;
         return count;
       }

@@ -16,9 +16,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Returns the argument that `value` is a view or a part of, possibly scaled,
-/// or null.
-static BlockArgument viewedArgument(Value value) {
+BlockArgument cleave::spmd::viewedArgument(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     auto costed = dyn_cast<graph::CostOpInterface>(op);
     if (costed && costed.getCost().flops == 0 && op->getNumOperands() == 1)

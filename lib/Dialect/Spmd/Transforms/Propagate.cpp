@@ -6,9 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include "mlir/IR/AttrTypeSubElements.h"
@@ -39,7 +40,13 @@ public:
     spread();
     addArgumentAxes();
     spread();
-    addConstraints();
+    // The more an annotation says about weights, the earlier it is applied: a
+    // weight's gradient is computed as the weight is sharded, whatever its
+    // activations are.
+    addConstraints(/*ofGradients=*/true);
+    spread();
+    addConstraints(/*ofGradients=*/false);
+    reserved.clear();
     spread();
     reduceSums();
     // Values that would have been partial may be sharded now.
@@ -124,9 +131,9 @@ private:
       }
       known = std::move(given);
     }
-    // Annotations on arguments are applied with the shardings of arguments.
+    // Annotations on weights are applied with the shardings of arguments.
     for (auto op : body().getOps<ConstrainOp>())
-      if (isa<BlockArgument>(op.getInput())) {
+      if (isOfWeight(op)) {
         addConstraint(op);
       } else {
         Sharding given = op.getSharding().getSharding();
@@ -136,15 +143,29 @@ private:
       }
   }
 
-  /// Applies the annotations of intermediate values, after the shardings of
-  /// arguments: those of weights have more effect than those of activations.
-  /// Until then the annotated dimensions are closed, and their axes are not
-  /// used for other dimensions of the value.
-  void addConstraints() {
+  /// Whether `op` annotates an argument, or a view or a copy of a parameter in
+  /// another type: the compute sharding of a weight that is gathered.
+  bool isOfWeight(ConstrainOp op) {
+    if (isa<BlockArgument>(op.getInput()))
+      return true;
+    BlockArgument argument = viewedArgument(op.getInput());
+    return argument &&
+           graph::hasRole(function, argument.getArgNumber(), "parameter");
+  }
+
+  /// Whether `op` annotates a finished gradient.
+  static bool isOfGradient(ConstrainOp op) {
+    return llvm::any_of(op->getUsers(), llvm::IsaPred<graph::GradientOp>);
+  }
+
+  /// Applies the annotations of gradients, or of activations, after the
+  /// shardings of arguments: those of weights have more effect than those of
+  /// activations. Until then the annotated dimensions are closed, and their
+  /// axes are not used for other dimensions of the value.
+  void addConstraints(bool ofGradients) {
     for (auto op : body().getOps<ConstrainOp>())
-      if (!isa<BlockArgument>(op.getInput()))
+      if (!isOfWeight(op) && isOfGradient(op) == ofGradients)
         addConstraint(op);
-    reserved.clear();
   }
 
   void addConstraint(ConstrainOp op) {

@@ -53,6 +53,10 @@ struct DimensionClass {
   llvm::SmallVector<std::pair<mlir::BlockArgument, unsigned>, 2> shared;
 };
 
+/// Returns the argument that `value` is a view or a part of, possibly scaled or
+/// in another type, or null.
+mlir::BlockArgument viewedArgument(mlir::Value value);
+
 /// The dimension classes of one function of one block. A dimension of several
 /// factors (a reshape joins two) belongs to the class of the major factor,
 /// which an axis shards first.
