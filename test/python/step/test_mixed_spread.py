@@ -10,7 +10,8 @@ permuted alike, so that each run is the same function with the same roundings, i
 sums; gradients are permuted back. The distance of a layout, like the spread, is the
 root of the mean square of a tensor's differences from the mean of the ten, and twice the spread
 at most. The gradient of a bias of keys is 0 but for roundings, and few of these differ among the
-ten: its limit is three times the spread.
+ten: its limit is three times the spread. The ten keep the order of classes, which a layout with
+`tp` sums in shards: its limit is two and a half times the spread.
 """
 
 import functools
@@ -133,6 +134,7 @@ def test_layouts_are_within_the_spread(kind, layout):
         far[name] = distance / max(widths[name], 1e-12)
     worst = max(far, key=far.get)
     print(f"{layout}: {far[worst]:.2f} of the spread at most, in {worst}")
+    limit = 2.5 if "tp" in layout["mesh"] else 2
     wrong = {name for name, ratio in far.items()
-             if ratio > (3 if name.endswith("attention.key.bias") else 2)}
+             if ratio > (3 if name.endswith("attention.key.bias") else limit)}
     assert not wrong, sorted(far.items(), key=lambda item: -item[1])[:5]
