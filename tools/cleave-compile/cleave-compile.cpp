@@ -155,6 +155,7 @@ static int answerFit(ModuleOp model, const CompileOptions &options,
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  cleave::failWithoutSignals();
   SmallVector<cl::Option *> foreign;
   for (auto &entry : cl::getRegisteredOptions())
     if (!entry.first.starts_with("help") && entry.first != "version")
@@ -193,16 +194,16 @@ int main(int argc, char **argv) {
   std::optional<Phase> stop = parsePhase(flags.emit);
   if (flags.emit == "schedule")
     stop = Phase::Scheduled;
-  if (std::string mistake =
-          runtime::findSharedFile({{"-o", flags.output},
-                                   {"--report", flags.reportFile},
-                                   {"--measure-machine", flags.measureMachine}},
-                                  {{"cleave-compile", flags.input},
-                                   {"--schedule-file", flags.scheduleFile},
-                                   {"--recompute-file", flags.recomputeFile},
-                                   {"--precision-policy", flags.precisionPolicy},
-                                   {"--measured-costs", flags.measuredCosts},
-                                   {"--measured-timeline", flags.measured}});
+  if (std::string mistake = runtime::findSharedFile(
+          {{"-o", flags.output},
+           {"--report", flags.reportFile},
+           {"--measure-machine", flags.measureMachine}},
+          {{"cleave-compile", flags.input},
+           {"--schedule-file", flags.scheduleFile},
+           {"--recompute-file", flags.recomputeFile},
+           {"--precision-policy", flags.precisionPolicy},
+           {"--measured-costs", flags.measuredCosts},
+           {"--measured-timeline", flags.measured}});
       !mistake.empty())
     return usage(mistake);
   // Checked before minutes of compilation.

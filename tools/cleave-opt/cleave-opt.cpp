@@ -20,6 +20,7 @@ static cl::opt<std::string> output("o", cl::desc("Output filename"),
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  cleave::failWithoutSignals();
   cleave::printVersionOf("cleave-opt");
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);

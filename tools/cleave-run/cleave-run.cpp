@@ -316,6 +316,7 @@ int main(int argc, char **argv) {
   struct sigaction hangUp = {};
   ::sigaction(SIGHUP, nullptr, &hangUp);
   llvm::InitLLVM init(argc, argv);
+  cleave::failWithoutSignals();
   if (hangUp.sa_handler == SIG_IGN)
     ::sigaction(SIGHUP, &hangUp, nullptr);
   if (llvm::is_contained(llvm::ArrayRef(argv, argc),

@@ -15,6 +15,7 @@
 #include "llvm/Config/llvm-config.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/raw_ostream.h"
+#include <csignal>
 
 namespace cleave {
 
@@ -28,6 +29,15 @@ inline void printVersion(llvm::raw_ostream &os, llvm::StringRef tool) {
 inline void printVersionOf(llvm::StringRef tool) {
   llvm::cl::SetVersionPrinter(
       [tool](llvm::raw_ostream &os) { printVersion(os, tool); });
+}
+
+/// Lets system calls fail, which gives an error with its reason, where a signal
+/// would end the process (a file that may not be so large), and lets it learn
+/// how the processes that it starts end, whatever started it ignores. Called
+/// after `InitLLVM`, which sets signals too.
+inline void failWithoutSignals() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);
 }
 
 /// What is wrong with the first option of a command line that is not known:

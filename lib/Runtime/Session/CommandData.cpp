@@ -110,8 +110,9 @@ Error CommandData::startProcess(std::vector<std::string> words, int input,
   sigset_t signals;
   sigemptyset(&signals);
   posix_spawnattr_setsigmask(&attributes, &signals);
-  // By which it ends when no more rows are read.
-  sigaddset(&signals, SIGPIPE);
+  // By which it ends when no more rows are read; and what this process ignores.
+  for (int number : {SIGPIPE, SIGXFSZ, SIGCHLD})
+    sigaddset(&signals, number);
   posix_spawnattr_setsigdefault(&attributes, &signals);
   posix_spawnattr_setpgroup(&attributes,
                             processes.empty() ? 0 : processes.front());
@@ -170,7 +171,8 @@ void CommandData::stop() {
     return;
   ::kill(-processes.front(), SIGTERM);
   for (pid_t process : processes) {
-    // Most end at once; one that does not is given a second.
+    // Most end at once; one that does not is given a second. Nobody may know
+    // any more how it ended, which does not matter here.
     for (int i = 0; ::waitpid(process, nullptr, WNOHANG) == 0; ++i) {
       if (i == 100)
         ::kill(-processes.front(), SIGKILL);
@@ -242,10 +244,14 @@ Error CommandData::endCommand() {
   std::string ends;
   for (pid_t process : processes) {
     int status = 0;
-    while (::waitpid(process, &status, 0) < 0 && errno == EINTR)
+    pid_t found;
+    while ((found = ::waitpid(process, &status, 0)) < 0 && errno == EINTR)
       ;
+    // Where SIGCHLD is ignored, the system has forgotten it.
     if (ends.empty())
-      ends = endOf(status);
+      ends = found < 0 ? std::string("ended in a way that is not known (") +
+                             std::strerror(errno) + ")"
+                       : endOf(status);
   }
   processes.clear();
   if (inMessage)
