@@ -25,8 +25,8 @@ readTokens(const runtime::TokenData &tokens, int64_t at, int64_t count) {
   auto *copy = new int64_t[static_cast<size_t>(count)];
   nb::capsule owner(
       copy, [](void *p) noexcept { delete[] static_cast<int64_t *>(p); });
-  for (int64_t i = 0; i < count; ++i)
-    copy[i] = tokens[at + i];
+  if (llvm::Error error = tokens.read(at, count, copy))
+    raise(std::move(error));
   return {copy, {static_cast<size_t>(count)}, owner};
 }
 

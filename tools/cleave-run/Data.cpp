@@ -9,6 +9,7 @@
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/xxhash.h"
 
 #include <algorithm>
 
@@ -17,6 +18,28 @@ using namespace cleave::runtime;
 using llvm::Error;
 using llvm::Expected;
 using llvm::Twine;
+
+/// A hash of a limited number of tokens, evenly spread: a file may be larger
+/// than memory.
+static Expected<std::string> digestOf(const TokenData &tokens) {
+  constexpr int64_t most = 1 << 16;
+  int64_t size = tokens.size(), stride = std::max<int64_t>(1, size / most);
+  std::vector<int64_t> sample(
+      static_cast<size_t>((size + stride - 1) / stride));
+  if (stride == 1) {
+    if (Error error = tokens.read(0, size, sample.data()))
+      return std::move(error);
+  } else {
+    for (int64_t i = 0; i < size; i += stride)
+      if (Error error =
+              tokens.read(i, 1, &sample[static_cast<size_t>(i / stride)]))
+        return std::move(error);
+  }
+  return llvm::utohexstr(llvm::xxh3_64bits(llvm::ArrayRef(
+                             reinterpret_cast<const uint8_t *>(sample.data()),
+                             sample.size() * sizeof(int64_t))),
+                         /*LowerCase=*/true);
+}
 
 Error Trainer::openData() {
   auto open = [&](const std::string &path, std::optional<TokenData> &tokens,
@@ -45,8 +68,13 @@ Error Trainer::openData() {
     commandRows.resize(static_cast<size_t>(batch * (length + shift)));
     out() << "data command: sequences of " << length
           << " tokens, in the order in which it writes them\n";
-  } else if (Error error = open(options.data, data, order, /*shuffle=*/true)) {
-    return error;
+  } else {
+    if (Error error = open(options.data, data, order, /*shuffle=*/true))
+      return error;
+    Expected<std::string> digest = digestOf(*data);
+    if (!digest)
+      return digest.takeError();
+    dataDigest = *digest;
   }
   if (options.evalData.empty())
     return Error::success();
@@ -104,18 +132,24 @@ Error Trainer::fillBatch(const Sequences &sequences, int64_t rows) {
 
 Error Trainer::fillBatch(const TokenData &tokens, WindowOrder &windows,
                          int64_t at, int64_t rows) {
+  int64_t size = length + shift;
   std::vector<int64_t> starts;
-  for (int64_t b = 0; b < rows; ++b)
+  windowTokens.resize(static_cast<size_t>(rows * size));
+  for (int64_t b = 0; b < rows; ++b) {
     starts.push_back(windows.start(at + b));
-  auto index = [&](int64_t b, int64_t i) {
-    return starts[static_cast<size_t>(b)] + i;
-  };
-  return fillBatch(
-      {[&](int64_t b, int64_t i) { return tokens[index(b, i)]; },
-       [&](int64_t b, int64_t i) {
-         return (tokens.getPath() + ": token " + Twine(index(b, i))).str();
-       }},
-      rows);
+    if (Error error = tokens.read(starts.back(), size,
+                                  &windowTokens[static_cast<size_t>(b * size)]))
+      return error;
+  }
+  return fillBatch({[&](int64_t b, int64_t i) {
+                      return windowTokens[static_cast<size_t>(b * size + i)];
+                    },
+                    [&](int64_t b, int64_t i) {
+                      return (tokens.getPath() + ": token " +
+                              Twine(starts[static_cast<size_t>(b)] + i))
+                          .str();
+                    }},
+                   rows);
 }
 
 //===----------------------------------------------------------------------===//

@@ -17,10 +17,10 @@
 #include "cleave/Runtime/Session/Launcher.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/MemoryBuffer.h"
-#include "llvm/Support/xxhash.h"
+#include "llvm/Support/SHA256.h"
 
 #include <charconv>
+#include <random>
 
 using namespace cleave::run;
 using namespace cleave::runtime;
@@ -32,17 +32,54 @@ static std::string hex(uint64_t value) {
   return llvm::utohexstr(value, /*LowerCase=*/true);
 }
 
-/// A hash of a limited number of tokens, evenly spread: a file may be larger
-/// than memory.
-static std::string digest(const TokenData &tokens) {
-  constexpr int64_t most = 1 << 16;
-  int64_t size = tokens.size(), stride = std::max<int64_t>(1, size / most);
-  std::vector<int64_t> sample;
-  for (int64_t i = 0; i < size; i += stride)
-    sample.push_back(tokens[i]);
-  return hex(llvm::xxh3_64bits(
-      llvm::ArrayRef(reinterpret_cast<const uint8_t *>(sample.data()),
-                     sample.size() * sizeof(int64_t))));
+std::string cleave::run::redacted(llvm::StringRef command) {
+  // Assignments before it may have spaces in quotes.
+  llvm::StringRef rest = command.ltrim();
+  while (true) {
+    size_t name =
+        rest.find_if_not([](char c) { return llvm::isAlnum(c) || c == '_'; });
+    if (name == 0 || name == llvm::StringRef::npos || rest[name] != '=')
+      break;
+    char quote = 0;
+    size_t i = name + 1;
+    for (; i < rest.size() && (quote || !llvm::isSpace(rest[i])); ++i) {
+      char c = rest[i];
+      if (c == '\\' || c == '$' || c == '`')
+        return "...";
+      if (quote ? c == quote : c == '\'' || c == '"')
+        quote = quote ? 0 : c;
+    }
+    if (quote)
+      return "...";
+    rest = rest.drop_front(i).ltrim();
+  }
+  llvm::StringRef word = rest.take_while([](char c) {
+    return llvm::isAlnum(c) || llvm::StringRef("_./+-").contains(c);
+  });
+  bool whole = word.size() == rest.size() || llvm::isSpace(rest[word.size()]);
+  llvm::StringRef program = word.rsplit('/').second;
+  program = program.empty() ? word : program;
+  return whole && !program.empty() ? program.str() + " ..." : "...";
+}
+
+std::string cleave::run::saltedHash(llvm::StringRef text,
+                                    llvm::StringRef salt) {
+  std::string own = salt.str();
+  if (own.empty()) {
+    std::random_device random;
+    own = hex(uint64_t(random()) << 32 | random());
+  }
+  auto digest = [&](llvm::StringRef bytes) {
+    return llvm::SHA256::hash(llvm::arrayRefFromStringRef(bytes));
+  };
+  auto hash = digest(own + text.str());
+  for (int i = 0; i < 100000; ++i) {
+    llvm::SHA256 next;
+    next.update(llvm::ArrayRef<uint8_t>(hash));
+    next.update(own);
+    hash = next.final();
+  }
+  return own + ":" + llvm::toHex(hash, /*LowerCase=*/true);
 }
 
 static llvm::StringRef kindName(LearningRate::Kind kind) {
@@ -61,19 +98,19 @@ std::string Trainer::describeRun() const {
                            {"min_lr", options.learningRate.minimum},
                            {"batch", batch}};
   if (command) {
-    facts["data_command"] = llvm::json::fixUTF8(options.dataCommand);
+    // The command may have passwords.
+    facts["data_command"] = redacted(options.dataCommand);
+    facts["data_command_hash"] = commandHash;
     facts["data_epoch"] = commandUsed.epoch;
     facts["data_sequence"] = commandUsed.sequence;
     facts["data_digest"] = hex(commandUsed.digest);
   } else {
     facts["data"] = llvm::json::fixUTF8(options.data);
     facts["data_tokens"] = data->size();
-    facts["data_digest"] = digest(*data);
+    facts["data_digest"] = dataDigest;
   }
   if (!options.tokenizer.empty())
-    if (auto file = llvm::MemoryBuffer::getFile(options.tokenizer))
-      facts["tokenizer"] = hex(
-          llvm::xxh3_64bits(llvm::arrayRefFromStringRef((*file)->getBuffer())));
+    facts["tokenizer"] = tokenizerHash;
   if (Expected<llvm::json::Value> own =
           parseJson(session->getProgram().metadata)) {
     if (const llvm::json::Object *object = own->getAsObject()) {
@@ -95,15 +132,28 @@ Error Trainer::compareRun(const TrainingState &state) const {
   // A checkpoint of an earlier version of this program, or of another one.
   if (state.run.empty())
     return Error::success();
-  Expected<llvm::json::Value> before = parseJson(state.run),
-                              now = parseJson(describeRun());
-  if (!before || !now) {
-    llvm::consumeError(before.takeError());
-    llvm::consumeError(now.takeError());
-    return Error::success();
+  Expected<llvm::json::Value> before = parseJson(state.run);
+  if (!before)
+    return makeError(resumeFrom + ": " + llvm::toString(before.takeError()));
+  if (!before->getAsObject())
+    return makeError(resumeFrom + ": 'run' of training.json is no JSON object");
+  llvm::json::Object &old = *before->getAsObject();
+  Expected<llvm::json::Value> now = parseJson(describeRun());
+  if (!now)
+    return now.takeError();
+  llvm::json::Object &own = *now->getAsObject();
+  // Hashes of commands are compared with one salt. Earlier versions have
+  // written the command itself.
+  auto saltOf = [](llvm::StringRef hash) { return hash.split(':').first; };
+  if (std::optional<llvm::StringRef> hash =
+          old.getString("data_command_hash")) {
+    if (command)
+      own["data_command_hash"] = saltedHash(options.dataCommand, saltOf(*hash));
+  } else if (auto words = old.getString("data_command")) {
+    std::string whole = words->str();
+    old["data_command_hash"] = saltedHash(whole, saltOf(commandHash));
+    old["data_command"] = redacted(whole);
   }
-  const llvm::json::Object &old = *before->getAsObject(),
-                           &own = *now->getAsObject();
   auto text = [](const llvm::json::Value *value) -> std::string {
     if (!value)
       return "none";
@@ -137,6 +187,12 @@ Error Trainer::compareRun(const TrainingState &state) const {
                        "; --accept-changes resumes nevertheless");
   std::string changes;
   auto add = [&](llvm::StringRef name) {
+    if (name == "data_command_hash") {
+      // Its text is not printed, and a program of another name is said anyway.
+      if (command && !differs("data_command"))
+        changes += "  data_command: other arguments\n";
+      return;
+    }
     changes += "  " + name.str() + ": " + text(own.get(name)) + ", was " +
                text(old.get(name)) + "\n";
   };
@@ -206,6 +262,12 @@ std::string Trainer::resumeCommand(llvm::StringRef checkpoint) const {
     }
     if (flag && (own == "random-init" || own == "accept-changes"))
       continue;
+    if (flag && own == "data-command") {
+      // Not as it is: it may have passwords, and this is printed.
+      command += "--data-command '" + redacted(options.dataCommand) + "' ";
+      i += !name.contains('=');
+      continue;
+    }
     command += quoted(words[i]) + " ";
   }
   return command + "--resume " + quoted(checkpoint);

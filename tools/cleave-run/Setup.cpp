@@ -6,13 +6,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
+#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Runtime/Core/Conversion.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
-#include "llvm/Support/Path.h"
+#include "llvm/Support/xxhash.h"
 
 #include <algorithm>
 #include <charconv>
@@ -22,32 +23,6 @@ using namespace cleave::runtime;
 using llvm::Error;
 using llvm::Expected;
 using llvm::Twine;
-
-/// The checkpoint in a folder, or the latest of its checkpoints.
-static Expected<std::string> findCheckpoint(llvm::StringRef directory) {
-  auto isCheckpoint = [](const Twine &path) {
-    return llvm::sys::fs::exists(path + "/training.json");
-  };
-  if (isCheckpoint(directory))
-    return directory.str();
-  std::string latest;
-  int64_t latestStep = -1;
-  std::error_code error;
-  for (llvm::sys::fs::directory_iterator it(directory, error), end;
-       !error && it != end; it.increment(error)) {
-    llvm::StringRef name = llvm::sys::path::filename(it->path());
-    int64_t step;
-    if (name.consume_front("step-") && !name.getAsInteger(10, step) &&
-        step > latestStep && isCheckpoint(it->path())) {
-      latest = it->path();
-      latestStep = step;
-    }
-  }
-  if (latest.empty())
-    return makeError(directory + ": no checkpoint here (training.json, or "
-                                 "folders named step-N that hold one)");
-  return latest;
-}
 
 Error Trainer::fillWithOnes(llvm::StringRef name) {
   const Tensor *tensor = session->find(name);
@@ -305,8 +280,18 @@ Error Trainer::setUp() {
   sessionOptions.seed = seed;
   residentBefore = residentBytes("VmRSS");
   // Before this thread is bound to a core.
-  if (!options.dataCommand.empty())
+  if (!options.dataCommand.empty()) {
     command.emplace(options.dataCommand, options.tokenizer);
+    commandHash = saltedHash(options.dataCommand);
+  }
+  if (!options.tokenizer.empty()) {
+    auto file = openFile(options.tokenizer);
+    if (!file)
+      return file.takeError();
+    tokenizerHash = llvm::utohexstr(
+        llvm::xxh3_64bits(llvm::arrayRefFromStringRef((*file)->getBuffer())),
+        /*LowerCase=*/true);
+  }
   Expected<std::unique_ptr<Session>> opened =
       Session::open(options.artifact, sessionOptions);
   if (!opened)
@@ -332,11 +317,21 @@ Error Trainer::setUp() {
                      llvm::toString(std::move(error)));
   if (Error error = openData())
     return error;
-  if (Error error = session->agree(
-          {{"--data-command", options.dataCommand},
-           {"the training data (hash)", data ? data->hash() : "none"},
-           {"the evaluation data (hash)",
-            evalTokens ? evalTokens->hash() : "none"}}))
+  auto hash = [](const std::optional<TokenData> &tokens) {
+    return tokens ? tokens->hash() : Expected<std::string>("none");
+  };
+  Expected<std::string> trained = hash(data), evaluated = hash(evalTokens);
+  if (Error error =
+          llvm::joinErrors(trained.takeError(), evaluated.takeError()))
+    return error;
+  // Of the command a hash is compared: it may have passwords, and what differs
+  // is printed.
+  std::string commands =
+      command ? saltedHash(options.dataCommand, "ranks") : "none";
+  if (Error error =
+          session->agree({{"--data-command (hash)", commands},
+                          {"the training data (hash)", *trained},
+                          {"the evaluation data (hash)", *evaluated}}))
     return error;
   if (Error error = loadState())
     return error;

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
+#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Runtime/Session/Launcher.h"
@@ -166,13 +167,12 @@ Error Trainer::save() {
   if (!session->isLeader())
     return Error::success();
   progress->note("saved " + path);
-  removeOld();
-  return Error::success();
+  return removeOld();
 }
 
-void Trainer::removeOld() const {
+Error Trainer::removeOld() const {
   if (options.keep == 0)
-    return;
+    return Error::success();
   // Later steps belong to a run that was resumed from an earlier one and went
   // further.
   std::vector<std::pair<int64_t, std::string>> found;
@@ -182,13 +182,67 @@ void Trainer::removeOld() const {
     llvm::StringRef name = llvm::sys::path::filename(it->path());
     int64_t step;
     if (name.consume_front("step-") && !name.getAsInteger(10, step) &&
-        step <= session->getStep() &&
-        llvm::sys::fs::exists(it->path() + "/training.json"))
+        step <= session->getStep() && isOwnCheckpoint(it->path()))
       found.push_back({step, it->path()});
   }
+  if (error)
+    return makeError(options.saveDirectory +
+                     ": cannot read: " + error.message());
   llvm::sort(found);
   for (size_t i = 0; static_cast<int64_t>(found.size() - i) > options.keep; ++i)
-    llvm::sys::fs::remove_directories(found[i].second);
+    if (Error failed = removeCheckpoint(found[i].second))
+      return failed;
+  return Error::success();
+}
+
+Error Trainer::saveNow() {
+  tried = session->getStep();
+  return save();
+}
+
+Error Trainer::trainSteps(int64_t first, int64_t last) {
+  for (int64_t index = first; index < last && !endedBy; ++index) {
+    if (Error error = trainStep(index))
+      return error;
+    if (session->getStep() == index) {
+      stopped();
+      return Error::success(); // a signal came while the command wrote nothing
+    }
+    if (evalTokens && options.evalEvery > 0 &&
+        ((index + 1) % options.evalEvery == 0 || index + 1 == last))
+      if (Error error = evaluate())
+        return error;
+    // All processes see it at the same step.
+    bool end = stopped();
+    if (saveAsked && options.saveEvery == 0)
+      progress->note("SIGUSR1: nothing is saved without --save-every");
+    if (options.saveEvery > 0 &&
+        (saveAsked || (index + 1) % options.saveEvery == 0))
+      if (Error error = saveNow())
+        return error;
+    saveAsked = false;
+    if (end)
+      break;
+  }
+  return Error::success();
+}
+
+Error Trainer::trainAndSave(int64_t first, int64_t last) {
+  tried = first;
+  Error failure = trainSteps(first, last);
+  bool failed = bool(failure);
+  // The last state is saved even between two multiples, and even if the next
+  // step failed: a failed step changes nothing. Not after a failure of one of
+  // several processes, since they save together.
+  bool alone = session->getLocalRanks() == session->getRanks();
+  if (options.saveEvery == 0 || session->getStep() <= tried ||
+      (failed && !alone))
+    return failure;
+  Error unsaved = saveNow();
+  if (failed && unsaved)
+    return makeError(llvm::toString(std::move(failure)) + "; and " +
+                     llvm::toString(std::move(unsaved)));
+  return failed ? std::move(failure) : std::move(unsaved);
 }
 
 Expected<int> Trainer::run() {
@@ -209,54 +263,13 @@ Expected<int> Trainer::run() {
       return error;
   }
   watchSignals(/*begun=*/true);
-  int64_t tried = first;
-  auto saveNow = [&] {
-    tried = session->getStep();
-    return save();
-  };
-  Error failure = Error::success();
-  for (int64_t index = first; index < last && !endedBy; ++index) {
-    failure = trainStep(index);
-    if (failure)
-      break;
-    if (session->getStep() == index) {
-      stopped();
-      break; // a signal came while the command wrote nothing
-    }
-    if (evalTokens && options.evalEvery > 0 &&
-        ((index + 1) % options.evalEvery == 0 || index + 1 == last))
-      failure = evaluate();
-    if (failure)
-      break;
-    // All processes see it at the same step.
-    bool end = stopped();
-    if (saveAsked && options.saveEvery == 0)
-      progress->note("SIGUSR1: nothing is saved without --save-every");
-    if (options.saveEvery > 0 &&
-        (saveAsked || (index + 1) % options.saveEvery == 0))
-      failure = saveNow();
-    saveAsked = false;
-    if (end)
-      break;
-  }
-  // The last state is saved even between two multiples, and even if the next
-  // step failed: a failed step changes nothing. Not after a failure of one of
-  // several processes, since they save together.
-  bool alone = session->getLocalRanks() == session->getRanks();
-  if (options.saveEvery > 0 && session->getStep() > tried &&
-      (!failure || alone)) {
-    Error unsaved = saveNow();
-    if (failure && unsaved)
-      failure = makeError(llvm::toString(std::move(failure)) + "; and " +
-                          llvm::toString(std::move(unsaved)));
-    else if (unsaved)
-      failure = std::move(unsaved);
-  }
+  Error failure = trainAndSave(first, last);
   progress->finish();
-  if (!failure && !options.trace.empty())
-    failure = writeTrace();
   if (failure)
     return failure;
+  if (!options.trace.empty())
+    if (Error error = writeTrace())
+      return error;
   if (options.reportMemory)
     if (Error error = reportMemory())
       return error;

@@ -126,9 +126,16 @@ private:
                             double scale);
   /// Reports the loss of all evaluation data, as if they were one batch.
   llvm::Error evaluate();
+  /// Trains until the last step, a signal or an error, which may be that of a
+  /// checkpoint.
+  llvm::Error trainSteps(int64_t first, int64_t last);
+  /// The same, and saves the last state.
+  llvm::Error trainAndSave(int64_t first, int64_t last);
   llvm::Error save();
+  /// The same, and notes the step at which it was tried.
+  llvm::Error saveNow();
   /// Removes the oldest checkpoints; keeps the last --keep.
-  void removeOld() const;
+  llvm::Error removeOld() const;
   /// Writes the traces of all processes, on the first one.
   llvm::Error writeTrace();
   /// Collective, as the next one: all processes call it.
@@ -144,9 +151,14 @@ private:
   std::unique_ptr<runtime::Session> session;
   std::string resumeFrom;
   int64_t seed = 0, position = 0;
+  /// The step at which a checkpoint was last written, or failed to be.
+  int64_t tried = 0;
   const runtime::Tensor *ids = nullptr, *labels = nullptr;
   int64_t batch = 0, length = 0, shift = 0;
-  std::vector<int64_t> idsBuffer, labelsBuffer;
+  std::vector<int64_t> idsBuffer, labelsBuffer, windowTokens;
+  /// Hashes of the training data, the tokenizer and the data command, for
+  /// checkpoints.
+  std::string dataDigest, tokenizerHash, commandHash;
   std::optional<runtime::TokenData> data, evalTokens;
   std::optional<runtime::WindowOrder> order, evalOrder;
   /// In the place of `data`: the sequences of a batch, and the position after
@@ -166,6 +178,15 @@ private:
   /// Start and length of each traced step, in nanoseconds.
   std::vector<std::pair<int64_t, int64_t>> tracedSteps;
 };
+
+/// The name of the program that a command runs first: what a person recognises
+/// it by, without what may be a password.
+std::string redacted(llvm::StringRef command);
+
+/// A hash from which a password, if it is all that is unknown of a text, cannot
+/// be found by trying many: it is slow, and has a salt, which is drawn if none
+/// is given and stands before a colon.
+std::string saltedHash(llvm::StringRef text, llvm::StringRef salt = "");
 
 /// A number for JSON, where NaN and infinity become null.
 llvm::json::Value jsonNumber(double value);

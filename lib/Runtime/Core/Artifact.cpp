@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -148,10 +149,9 @@ static std::string hashText(llvm::StringRef bytes) {
 /// relies on the tables, and reading beyond the end of a mapped file ends the
 /// process. Sets the file's hash.
 static llvm::Error checkWhole(llvm::StringRef path, std::string &hash) {
-  auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
-                                            /*RequiresNullTerminator=*/false);
+  auto buffer = openFile(path);
   if (!buffer)
-    return makeError(path + ": cannot read: " + buffer.getError().message());
+    return buffer.takeError();
   llvm::StringRef bytes = (*buffer)->getBuffer();
   llvm::ELF::Elf64_Ehdr header;
   if (!bytes.starts_with(llvm::ELF::ElfMagic) || bytes.size() < sizeof header)

@@ -11,9 +11,12 @@
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/Signals.h"
 
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 using namespace cleave::runtime;
@@ -28,11 +31,55 @@ static Error cannotWrite(llvm::StringRef path, const llvm::Twine &reason) {
   return makeError(path + ": cannot write: " + reason);
 }
 
+/// Waits until what `descriptor` refers to is on the disk.
+static std::error_code sync(int descriptor) {
+  while (::fsync(descriptor) != 0) {
+    if (errno == EINTR)
+      continue;
+    // A file system that does not do it, or has no disk.
+    if (errno == EINVAL || errno == ENOTSUP || errno == EROFS)
+      break;
+    return std::error_code(errno, std::generic_category());
+  }
+  return {};
+}
+
+Error cleave::runtime::syncFolder(llvm::StringRef path) {
+  std::string folder = path.empty() ? "." : path.str();
+  int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0)
+    return cannotWrite(folder, std::strerror(errno));
+  std::error_code error = sync(descriptor);
+  ::close(descriptor);
+  return error ? cannotWrite(folder, error.message()) : Error::success();
+}
+
+Error cleave::runtime::createFolders(llvm::StringRef path) {
+  if (path.empty() || fs::is_directory(path))
+    return Error::success();
+  llvm::StringRef parent = llvm::sys::path::parent_path(path);
+  if (Error error = createFolders(parent))
+    return error;
+  if (::mkdir(path.str().c_str(), 0777) == 0)
+    return syncFolder(parent);
+  std::error_code error(errno, std::generic_category());
+  return fs::is_directory(path) ? Error::success()
+                                : cannotWrite(path, error.message());
+}
+
 /// Calls `write` with a stream for `path`.
 static Error writeTo(int descriptor, llvm::StringRef path,
-                     llvm::function_ref<Error(llvm::raw_ostream &)> write) {
+                     llvm::function_ref<Error(llvm::raw_ostream &)> write,
+                     FileFacts *facts) {
   llvm::raw_fd_ostream out(descriptor, /*shouldClose=*/false);
-  Error error = write(out);
+  Error error = [&] {
+    if (!facts)
+      return write(out);
+    HashingStream hashing(out);
+    Error failed = write(hashing);
+    *facts = hashing.finish();
+    return failed;
+  }();
   out.flush();
   // An error that is not cleared would end the process.
   std::error_code failure = out.error();
@@ -50,14 +97,14 @@ static bool isSpecial(llvm::StringRef path) {
 }
 
 Error cleave::runtime::writeFileAtomically(
-    llvm::StringRef path,
-    llvm::function_ref<Error(llvm::raw_ostream &)> write) {
+    llvm::StringRef path, llvm::function_ref<Error(llvm::raw_ostream &)> write,
+    FileFacts *facts) {
   if (isSpecial(path)) {
     int descriptor;
     if (std::error_code error = fs::openFileForWrite(
             path, descriptor, fs::CD_OpenExisting, fs::OF_None))
       return cannotWrite(path, error.message());
-    Error failure = writeTo(descriptor, path, write);
+    Error failure = writeTo(descriptor, path, write, facts);
     ::close(descriptor);
     return failure;
   }
@@ -65,17 +112,29 @@ Error cleave::runtime::writeFileAtomically(
   llvm::SmallString<128> target(path);
   if (fs::exists(path) && fs::real_path(path, target))
     target = path;
-  llvm::Expected<fs::TempFile> file =
-      fs::TempFile::create(target + ".tmp-%%%%%%%%");
-  if (!file)
-    return cannotWrite(path, llvm::toString(file.takeError()));
-  if (Error failure = writeTo(file->FD, path, write)) {
-    llvm::consumeError(file->discard());
+  int descriptor;
+  llvm::SmallString<128> temporary;
+  if (std::error_code error =
+          fs::createUniqueFile(target + ".tmp-%%%%%%%%", descriptor, temporary))
+    return cannotWrite(path, error.message());
+  llvm::sys::RemoveFileOnSignal(temporary);
+  Error failure = writeTo(descriptor, path, write, facts);
+  // Before the file has its name: names may be on the disk before contents.
+  std::error_code code;
+  if (!failure)
+    code = sync(descriptor);
+  if (::close(descriptor) != 0 && !code && !failure)
+    code = std::error_code(errno, std::generic_category());
+  if (!code && !failure)
+    code = fs::rename(temporary, target);
+  if (code || failure)
+    fs::remove(temporary);
+  llvm::sys::DontRemoveFileOnSignal(temporary);
+  if (failure)
     return failure;
-  }
-  if (Error error = file->keep(target))
-    return cannotWrite(path, llvm::toString(std::move(error)));
-  return Error::success();
+  if (code)
+    return cannotWrite(path, code.message());
+  return syncFolder(llvm::sys::path::parent_path(target));
 }
 
 /// Why files cannot be created in a folder, or null.
@@ -161,6 +220,28 @@ Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
     return cannotWrite(path, error.message());
   fs::remove(made);
   return Error::success();
+}
+
+//===----------------------------------------------------------------------===//
+// Reading
+//===----------------------------------------------------------------------===//
+
+llvm::Expected<std::unique_ptr<llvm::MemoryBuffer>>
+cleave::runtime::openFile(llvm::StringRef path) {
+  fs::file_status status;
+  std::error_code error = fs::status(path, status);
+  if (!error && fs::is_directory(status))
+    error = std::make_error_code(std::errc::is_a_directory);
+  if (error)
+    return makeError(path + ": cannot read: " + error.message());
+  if (!fs::is_regular_file(status))
+    return makeError(path + ": cannot read: it is a device or a pipe, which "
+                            "may have no end; give a file");
+  auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
+                                            /*RequiresNullTerminator=*/false);
+  if (!buffer)
+    return makeError(path + ": cannot read: " + buffer.getError().message());
+  return std::move(*buffer);
 }
 
 Error cleave::runtime::flushStandardOutput() {

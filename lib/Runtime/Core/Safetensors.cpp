@@ -92,10 +92,9 @@ static std::optional<std::string> findDuplicateKey(llvm::StringRef text) {
 
 llvm::Expected<SafetensorsFile> SafetensorsFile::open(llvm::StringRef path) {
   SafetensorsFile file;
-  auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
-                                            /*RequiresNullTerminator=*/false);
+  auto buffer = openFile(path);
   if (!buffer)
-    return makeError(path + ": cannot read: " + buffer.getError().message());
+    return buffer.takeError();
   file.buffer = std::move(*buffer);
   if (Error error = file.parse())
     return makeError(path + ": " + llvm::toString(std::move(error)));
@@ -261,7 +260,7 @@ Error SafetensorsFile::parse() {
 
 Error cleave::runtime::writeSafetensors(
     llvm::StringRef path, const std::vector<SafetensorsItem> &items,
-    const std::map<std::string, std::string> &metadata) {
+    const std::map<std::string, std::string> &metadata, FileFacts *facts) {
   std::string header;
   llvm::raw_string_ostream os(header);
   std::vector<int64_t> sizes;
@@ -297,22 +296,25 @@ Error cleave::runtime::writeSafetensors(
   // Data starts at a multiple of 64 bytes of the file.
   while ((header.size() + 8) % 64)
     header += ' ';
-  return writeFileAtomically(path, [&](llvm::raw_ostream &out) -> Error {
-    char length[8];
-    llvm::support::endian::write64le(length, header.size());
-    out.write(length, 8);
-    out << header;
-    std::vector<char> made;
-    for (auto [item, bytes] : llvm::zip_equal(items, sizes)) {
-      auto *data = static_cast<const char *>(item.data);
-      if (!data && item.make) {
-        made.resize(static_cast<size_t>(bytes));
-        if (Error error = item.make(made.data()))
-          return error;
-        data = made.data();
-      }
-      out.write(data, static_cast<size_t>(bytes));
-    }
-    return Error::success();
-  });
+  return writeFileAtomically(
+      path,
+      [&](llvm::raw_ostream &out) -> Error {
+        char length[8];
+        llvm::support::endian::write64le(length, header.size());
+        out.write(length, 8);
+        out << header;
+        std::vector<char> made;
+        for (auto [item, bytes] : llvm::zip_equal(items, sizes)) {
+          auto *data = static_cast<const char *>(item.data);
+          if (!data && item.make) {
+            made.resize(static_cast<size_t>(bytes));
+            if (Error error = item.make(made.data()))
+              return error;
+            data = made.data();
+          }
+          out.write(data, static_cast<size_t>(bytes));
+        }
+        return Error::success();
+      },
+      facts);
 }

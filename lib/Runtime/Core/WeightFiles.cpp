@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/WeightFiles.h"
+#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
@@ -39,7 +40,10 @@ Expected<WeightFiles> WeightFiles::open(llvm::StringRef where) {
   }
   if (path::extension(file) == ".json")
     return openIndex(file);
-  Expected<SafetensorsFile> opened = SafetensorsFile::open(file);
+  Expected<std::string> own = findWeightFile(file);
+  if (!own)
+    return own.takeError();
+  Expected<SafetensorsFile> opened = SafetensorsFile::open(*own);
   if (!opened)
     return opened.takeError();
   WeightFiles all;
@@ -57,9 +61,9 @@ Expected<WeightFiles> WeightFiles::openIndex(llvm::StringRef index) {
   if (size > maxIndexBytes)
     return fail("an index of " + Twine(size) + " bytes is above the limit of " +
                 Twine(maxIndexBytes));
-  auto buffer = llvm::MemoryBuffer::getFile(index);
+  auto buffer = openFile(index);
   if (!buffer)
-    return fail("cannot read: " + buffer.getError().message());
+    return buffer.takeError();
   Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
   if (!value)
     return fail("not valid JSON: " + llvm::toString(value.takeError()));

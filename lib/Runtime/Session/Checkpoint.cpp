@@ -6,17 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "Weights.h"
+#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
-#include "llvm/Support/FileSystem.h"
-#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
-
-#include <cstdio>
-#include <fcntl.h>
-#include <unistd.h>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -24,16 +18,6 @@ using llvm::Expected;
 using llvm::Twine;
 
 static constexpr int64_t checkpointVersion = 1;
-
-static std::string inside(llvm::StringRef directory, llvm::StringRef name) {
-  llvm::SmallString<128> path(directory);
-  llvm::sys::path::append(path, name);
-  return path.str().str();
-}
-
-static llvm::StringRef fileName(bool optimizer) {
-  return optimizer ? "optimizer.safetensors" : "model.safetensors";
-}
 
 TrainingState Session::getTrainingState(int64_t dataPosition) const {
   TrainingState state;
@@ -48,14 +32,11 @@ TrainingState Session::getTrainingState(int64_t dataPosition) const {
   return state;
 }
 
-/// Exchanges the names of two files in one step, if the system supports it.
-static bool swapNames(const std::string &one, llvm::StringRef other) {
-#ifdef RENAME_EXCHANGE
-  return ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.str().c_str(),
-                     RENAME_EXCHANGE) == 0;
-#else
-  return false;
-#endif
+/// Removes what killed processes have left in a locked folder.
+static Error clean(const FolderLock &lock, llvm::StringRef folder) {
+  // Of a file system without locks another process may write there.
+  return lock.isHeld() ? removeLeftovers(folder.empty() ? "." : folder)
+                       : Error::success();
 }
 
 Error Session::lockFolder(llvm::StringRef folder) {
@@ -63,7 +44,7 @@ Error Session::lockFolder(llvm::StringRef folder) {
   if (!taken)
     return taken.takeError();
   lock = std::move(*taken);
-  return Error::success();
+  return clean(lock, folder);
 }
 
 Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
@@ -82,12 +63,8 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
   while (target.size() > 1 && target.ends_with("/"))
     target.pop_back();
   llvm::StringRef parent = llvm::sys::path::parent_path(target);
-  auto fail = [&](const Twine &message) {
-    return makeError(target + ": cannot write the checkpoint: " + message);
-  };
-  if (!parent.empty())
-    if (std::error_code error = llvm::sys::fs::create_directories(parent))
-      return fail(error.message());
+  if (Error error = createFolders(parent))
+    return error;
   // Other writers of this folder finish soon, but a run keeps its lock.
   FolderLock briefly;
   if (!lock.covers(parent)) {
@@ -95,18 +72,18 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
     if (!taken)
       return taken.takeError();
     briefly = std::move(*taken);
+    if (Error error = clean(briefly, parent))
+      return error;
   }
-  std::string suffix = ("." + Twine(::getpid())).str();
-  std::string temporary = (target + ".tmp" + suffix).str();
-  if (std::error_code error =
-          llvm::sys::fs::create_directory(temporary, /*IgnoreExisting=*/false))
-    return fail(error.message());
+  Expected<NewCheckpoint> made = NewCheckpoint::begin(target);
+  if (!made)
+    return made.takeError();
 
   TrainingState state = getTrainingState(dataPosition);
   llvm::json::Object contractions;
   for (const auto &[key, name] : state.contractions)
     contractions[key] = name;
-  llvm::json::Value training = llvm::json::Object{
+  llvm::json::Object training{
       {"version", checkpointVersion},
       {"seed", state.seed},
       {"step", state.step},
@@ -117,9 +94,9 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
       {"program_version", int64_t(getProgram().version)},
   };
   if (state.skipped > 0)
-    (*training.getAsObject())["skipped"] = state.skipped;
+    training["skipped"] = state.skipped;
   if (state.lossScale)
-    (*training.getAsObject())["loss_scale"] =
+    training["loss_scale"] =
         llvm::json::Object{{"scale", state.lossScale->scale},
                            {"growth", state.lossScale->growth},
                            {"hysteresis", state.lossScale->hysteresis}};
@@ -127,58 +104,23 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
     Expected<llvm::json::Value> run = parseJson(options.run);
     if (!run)
       return run.takeError();
-    (*training.getAsObject())["run"] = std::move(*run);
+    training["run"] = std::move(*run);
   }
-  Error error = saveWeights(inside(temporary, "model.safetensors"));
-  if (!error)
-    error = saveOptimizer(inside(temporary, "optimizer.safetensors"));
-  if (!error)
-    error = writeFileAtomically(
-        inside(temporary, "training.json"), [&](llvm::raw_ostream &os) {
-          os << llvm::formatv("{0:2}", training) << "\n";
-        });
-  if (error) {
-    llvm::sys::fs::remove_directories(temporary);
-    return error;
-  }
-  // An older checkpoint of that name is exchanged with the new one, so that
-  // there is one at any time.
-  bool replaces = llvm::sys::fs::exists(target);
-  if (replaces && swapNames(temporary, target)) {
-    llvm::sys::fs::remove_directories(temporary);
-    return Error::success();
-  }
-  // If the file system does not support that, the old one is renamed and
-  // removed last.
-  std::string old = (target + ".old" + suffix).str();
-  if (replaces)
-    if (std::error_code code = llvm::sys::fs::rename(target, old)) {
-      llvm::sys::fs::remove_directories(temporary);
-      return fail(code.message());
-    }
-  if (std::error_code code = llvm::sys::fs::rename(temporary, target)) {
-    if (replaces)
-      llvm::sys::fs::rename(old, target);
-    llvm::sys::fs::remove_directories(temporary);
-    return fail(code.message());
-  }
-  if (replaces)
-    llvm::sys::fs::remove_directories(old);
-  return Error::success();
+  for (llvm::StringRef name : {kModelFile, kOptimizerFile})
+    if (Error error =
+            save(made->path(name), name == kOptimizerFile, &made->facts(name)))
+      return error;
+  return made->commit(std::move(training));
 }
 
 Expected<TrainingState>
 cleave::runtime::readTrainingState(llvm::StringRef directory) {
-  std::string path = inside(directory, "training.json");
-  auto buffer = llvm::MemoryBuffer::getFile(path);
-  if (!buffer)
-    return makeError(path + ": cannot read: " + buffer.getError().message());
-  Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
-  if (!value)
-    return makeError(path +
-                     ": not valid JSON: " + llvm::toString(value.takeError()));
-  const llvm::json::Object *object = value->getAsObject();
-  if (!object || object->getInteger("version") != checkpointVersion)
+  std::string path = (directory + "/" + kTrainingFile).str();
+  Expected<llvm::json::Object> facts = readFacts(directory);
+  if (!facts)
+    return facts.takeError();
+  const llvm::json::Object *object = &*facts;
+  if (object->getInteger("version") != checkpointVersion)
     return makeError(path + ": not a checkpoint of version " +
                      Twine(checkpointVersion));
   auto seed = object->getInteger("seed");
@@ -237,9 +179,14 @@ Session::readCheckpoint(llvm::StringRef directory,
                      "micro-batches that divide them");
   state->step = done / each + state->skipped;
   state->updatesPerStep = each;
-  for (bool optimizer : {false, true}) {
-    Expected<Loaded> loaded =
-        check(inside(directory, fileName(optimizer)), optimizer);
+  Expected<llvm::json::Object> facts = readFacts(directory);
+  if (!facts)
+    return facts.takeError();
+  for (llvm::StringRef name : {kModelFile, kOptimizerFile}) {
+    Expected<std::string> file = findFile(directory, name, *facts);
+    if (!file)
+      return file.takeError();
+    Expected<Loaded> loaded = check(*file, name == kOptimizerFile);
     if (!loaded)
       return loaded.takeError();
     for (const Tensor *tensor : loaded->absent)

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Session/FolderLock.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -33,6 +34,7 @@ FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
   std::swap(path, other.path);
   std::swap(descriptor, other.descriptor);
   std::swap(made, other.made);
+  std::swap(held, other.held);
   return *this;
 }
 
@@ -78,15 +80,18 @@ Expected<FolderLock> FolderLock::take(llvm::StringRef folder, double patience) {
   FolderLock lock;
   lock.path = folder.empty() ? "." : folder.str();
   lock.made = !llvm::sys::fs::exists(lock.path);
-  if (std::error_code error = llvm::sys::fs::create_directories(lock.path))
-    return makeError(folder + ": cannot write: " + error.message());
+  if (Error error = createFolders(lock.path))
+    return std::move(error);
   auto end = std::chrono::steady_clock::now() +
              std::chrono::duration<double>(patience);
   lock.descriptor =
       ::open(lock.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock.descriptor < 0)
     return makeError(folder + ": cannot open: " + std::strerror(errno));
-  while (::flock(lock.descriptor, LOCK_EX | LOCK_NB) != 0) {
+  while (!lock.held) {
+    lock.held = ::flock(lock.descriptor, LOCK_EX | LOCK_NB) == 0;
+    if (lock.held)
+      break;
     int why = errno;
     if (why == EINTR)
       continue;

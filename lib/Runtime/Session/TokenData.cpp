@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Session/TokenData.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Runtime/Core/Philox.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
@@ -17,7 +18,11 @@
 #include "llvm/Support/SHA1.h"
 #include "llvm/Support/xxhash.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
 #include <numeric>
 #include <optional>
 #include <unistd.h>
@@ -64,13 +69,15 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
     failure = std::make_error_code(std::errc::is_a_directory);
   if (failure)
     return makeError(path + ": cannot read: " + failure.message());
+  if (!llvm::sys::fs::is_regular_file(status))
+    return makeError(path + ": cannot read: it is a device or a pipe, which "
+                            "may have no end; give a file, or --data-command");
   if (tokenizer.empty())
     return makeError(path + ": text needs --tokenizer; files of tokens end in "
                             ".bin or .npy");
-  auto rules = llvm::MemoryBuffer::getFile(tokenizer);
+  auto rules = openFile(tokenizer);
   if (!rules)
-    return makeError(tokenizer +
-                     ": cannot read: " + rules.getError().message());
+    return rules.takeError();
   llvm::SmallString<128> absolute(path);
   llvm::sys::fs::make_absolute(absolute);
 
@@ -85,8 +92,8 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
   if (!llvm::sys::path::cache_directory(cache))
     llvm::sys::path::system_temp_directory(/*ErasedOnReboot=*/false, cache);
   llvm::sys::path::append(cache, "cleave", "tokens");
-  if (std::error_code error = llvm::sys::fs::create_directories(cache))
-    return makeError(cache + ": cannot create: " + error.message());
+  if (Error error = createFolders(cache))
+    return std::move(error);
   llvm::sys::path::append(cache, llvm::toHex(hash.final(), true) + ".bin");
   if (llvm::sys::fs::exists(cache))
     return cache.str().str();
@@ -140,11 +147,60 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
 // Files
 //===----------------------------------------------------------------------===//
 
+static constexpr int64_t kTokenBytes[] = {1, 2, 4, 4, 8};
+
+TokenData::TokenData(TokenData &&other) noexcept { *this = std::move(other); }
+
+TokenData &TokenData::operator=(TokenData &&other) noexcept {
+  path = std::move(other.path);
+  std::swap(file, other.file);
+  start = other.start;
+  count = other.count;
+  type = other.type;
+  return *this;
+}
+
+TokenData::~TokenData() {
+  if (file >= 0)
+    ::close(file);
+}
+
+Error TokenData::readBytes(int64_t from, int64_t bytes, char *to) const {
+  while (bytes > 0) {
+    ssize_t done = ::pread(file, to, static_cast<size_t>(bytes), start + from);
+    if (done < 0 && errno == EINTR)
+      continue;
+    if (done < 0)
+      return makeError(path + ": cannot read: " + std::strerror(errno));
+    if (done == 0)
+      return makeError(path +
+                       ": the file was shortened during the run: it ends "
+                       "at byte " +
+                       Twine(start + from) + ", within its " + Twine(count) +
+                       " tokens");
+    from += done;
+    to += done;
+    bytes -= done;
+  }
+  return Error::success();
+}
+
 Error TokenData::openNpy(StringRef path) {
-  StringRef bytes = buffer->getBuffer();
   auto fail = [&](const Twine &message) {
     return makeError(path + ": " + message);
   };
+  auto buffer = openFile(path);
+  if (!buffer)
+    return buffer.takeError();
+  int64_t size = static_cast<int64_t>((*buffer)->getBufferSize());
+  // Headers are short; a longer one is not of tokens.
+  std::string head(static_cast<size_t>(std::min<int64_t>(size, 1 << 16)), 0);
+  buffer->reset();
+  count = size; // of bytes, for the message of a failure
+  if (Error error =
+          readBytes(0, static_cast<int64_t>(head.size()), head.data()))
+    return error;
+  StringRef bytes = head;
   if (!bytes.starts_with("\x93NUMPY") || bytes.size() < 12)
     return fail("not a NumPy file");
   size_t lengthBytes = bytes[6] == 1 ? 2 : 4;
@@ -154,7 +210,8 @@ Error TokenData::openNpy(StringRef path) {
   if (length > bytes.size() - 8 - lengthBytes)
     return fail("the file is truncated");
   StringRef header = bytes.substr(8 + lengthBytes, length);
-  StringRef body = bytes.substr(8 + lengthBytes + length);
+  int64_t begin = static_cast<int64_t>(8 + lengthBytes + length),
+          body = size - begin;
 
   auto field = [&](StringRef name) {
     size_t at = header.find(("'" + name + "':").str());
@@ -190,13 +247,11 @@ Error TokenData::openNpy(StringRef path) {
         __builtin_mul_overflow(count, n, &count))
       return fail("its shape is invalid");
   }
-  static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
-  int64_t size = sizes[known];
-  if (count > INT64_MAX / size ||
-      count * size > static_cast<int64_t>(body.size()))
+  int64_t each = kTokenBytes[known];
+  if (count > INT64_MAX / each || count * each > body)
     return fail("the file is truncated: " + Twine(count) +
-                " tokens do not fit " + Twine(body.size()) + " bytes");
-  data = body.data();
+                " tokens do not fit " + Twine(body) + " bytes");
+  start = begin;
   return Error::success();
 }
 
@@ -214,11 +269,14 @@ Expected<TokenData> TokenData::open(StringRef path, StringRef tokenizer,
     file = *encoded;
     binType = "u32";
   }
-  auto buffer = llvm::MemoryBuffer::getFile(file, /*IsText=*/false,
-                                            /*RequiresNullTerminator=*/false);
+  auto buffer = openFile(file);
   if (!buffer)
-    return makeError(path + ": cannot read: " + buffer.getError().message());
-  tokens.buffer = std::move(*buffer);
+    return makeError(path + ": " + llvm::toString(buffer.takeError()));
+  int64_t bytes = static_cast<int64_t>((*buffer)->getBufferSize());
+  buffer->reset();
+  tokens.file = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (tokens.file < 0)
+    return makeError(path + ": cannot read: " + std::strerror(errno));
   if (extension == ".npy") {
     if (Error error = tokens.openNpy(path))
       return error;
@@ -235,51 +293,58 @@ Expected<TokenData> TokenData::open(StringRef path, StringRef tokenizer,
     return makeError("unknown token type '" + binType +
                      "': u8, u16, u32, i32 or i64");
   tokens.type = static_cast<Type>(known);
-  static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
-  int64_t bytes = static_cast<int64_t>(tokens.buffer->getBufferSize());
-  if (bytes % sizes[known])
+  if (bytes % kTokenBytes[known])
     return makeError(path + ": " + Twine(bytes) +
                      " bytes are not a multiple of "
                      "the " +
-                     Twine(sizes[known]) + " of a token (" + binType + ")");
-  tokens.count = bytes / sizes[known];
-  tokens.data = tokens.buffer->getBufferStart();
+                     Twine(kTokenBytes[known]) + " of a token (" + binType +
+                     ")");
+  tokens.count = bytes / kTokenBytes[known];
   return tokens;
 }
 
-int64_t TokenData::operator[](int64_t i) const {
+Error TokenData::read(int64_t first, int64_t number, int64_t *to) const {
   namespace endian = llvm::support::endian;
-  switch (type) {
-  case Type::U8:
-    return static_cast<uint8_t>(data[i]);
-  case Type::U16:
-    return endian::read16le(data + 2 * i);
-  case Type::U32:
-    return endian::read32le(data + 4 * i);
-  case Type::I32:
-    return static_cast<int32_t>(endian::read32le(data + 4 * i));
-  case Type::I64:
-    return static_cast<int64_t>(endian::read64le(data + 8 * i));
-  }
-  return 0;
+  int64_t each = kTokenBytes[static_cast<size_t>(type)];
+  std::vector<char> bytes(static_cast<size_t>(number * each));
+  if (Error error = readBytes(first * each, number * each, bytes.data()))
+    return error;
+  for (const char *at = bytes.data(), *end = at + bytes.size(); at != end;
+       at += each)
+    switch (type) {
+    case Type::U8:
+      *to++ = static_cast<uint8_t>(*at);
+      break;
+    case Type::U16:
+      *to++ = endian::read16le(at);
+      break;
+    case Type::U32:
+      *to++ = endian::read32le(at);
+      break;
+    case Type::I32:
+      *to++ = static_cast<int32_t>(endian::read32le(at));
+      break;
+    case Type::I64:
+      *to++ = static_cast<int64_t>(endian::read64le(at));
+      break;
+    }
+  return Error::success();
 }
 
-std::string TokenData::hash() const {
-  static constexpr int64_t sizes[] = {1, 2, 4, 4, 8};
-  int64_t bytes = count * sizes[static_cast<size_t>(type)];
+Expected<std::string> TokenData::hash() const {
+  int64_t bytes = count * kTokenBytes[static_cast<size_t>(type)];
   constexpr int64_t piece = int64_t(1) << 16, pieces = 1024;
-  auto hashOf = [&](int64_t begin, int64_t length) {
-    return llvm::xxh3_64bits(
-        StringRef(data + begin, static_cast<size_t>(length)));
-  };
+  bool all = bytes <= piece * pieces;
+  std::vector<char> part(static_cast<size_t>(all ? bytes : piece));
   uint64_t hash =
       static_cast<uint64_t>(count) * 8 + static_cast<uint64_t>(type);
-  auto add = [&](uint64_t value) { hash = hash * 0x9e3779b97f4a7c15u + value; };
-  if (bytes <= piece * pieces)
-    add(hashOf(0, bytes));
-  else
-    for (int64_t i = 0; i < pieces; ++i)
-      add(hashOf((bytes - piece) / (pieces - 1) * i, piece));
+  for (int64_t i = 0; i < (all ? 1 : pieces); ++i) {
+    if (Error error = readBytes(all ? 0 : (bytes - piece) / (pieces - 1) * i,
+                                static_cast<int64_t>(part.size()), part.data()))
+      return std::move(error);
+    hash = hash * 0x9e3779b97f4a7c15u +
+           llvm::xxh3_64bits(StringRef(part.data(), part.size()));
+  }
   return llvm::utohexstr(hash, /*LowerCase=*/true);
 }
 

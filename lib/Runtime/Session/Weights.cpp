@@ -334,7 +334,8 @@ Error Session::load(llvm::StringRef path, bool optimizer) {
   return take(llvm::MutableArrayRef<Loaded>(*loaded));
 }
 
-Error Session::save(llvm::StringRef path, bool optimizer) const {
+Error Session::save(llvm::StringRef path, bool optimizer,
+                    FileFacts *facts) const {
   if (Error error = finishUpdate())
     return error;
   // A step that has ended within its updates has left nothing to save.
@@ -376,7 +377,7 @@ Error Session::save(llvm::StringRef path, bool optimizer) const {
   bool noAliases = aliases.empty(), noneAdded = added.empty();
   add("tied", noAliases, std::move(aliases));
   add("added", noneAdded, std::move(added));
-  return writeSafetensors(path, items, metadata);
+  return writeSafetensors(path, items, metadata, facts);
 }
 
 Error Session::loadWeights(llvm::StringRef path) {

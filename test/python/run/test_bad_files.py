@@ -378,19 +378,29 @@ def facts(**fields):
     return training(json.dumps({"version": 1, "seed": 0, "step": 2, "data_position": 8, **fields}))
 
 
+def without_hashes(c):
+    """Makes a checkpoint one of an earlier version."""
+    known = json.loads((c / "training.json").read_text())
+    del known["hash"], known["files"]
+    (c / "training.json").write_text(json.dumps(known))
+
+
 CHECKPOINTS = {
     "model_truncated": (lambda c: os.truncate(c / "model.safetensors", 2000),
                         "model.safetensors: .*the file is truncated"),
     "optimizer_truncated": (lambda c: os.truncate(c / "optimizer.safetensors", 2000),
-                            "optimizer.safetensors: the file is truncated"),
+                            "optimizer.safetensors: is damaged: the file is truncated"),
     "no_model": (lambda c: os.remove(c / "model.safetensors"), "model.safetensors: cannot read"),
     "no_optimizer": (lambda c: os.remove(c / "optimizer.safetensors"),
                      "optimizer.safetensors: cannot read"),
     "exchanged": (lambda c: shutil.copy(c / "model.safetensors", c / "optimizer.safetensors"),
-                  "optimizer.safetensors: the file does not fit"),
+                  "optimizer.safetensors: is damaged: .* of which .* were saved"),
+    "exchanged_of_before": (lambda c: (without_hashes(c), shutil.copy(
+        c / "model.safetensors", c / "optimizer.safetensors")),
+        "optimizer.safetensors: the file does not fit"),
     "training_empty": (training(""), "training.json: not valid JSON"),
     "training_half": (training('{"version": 1, "seed": 0, "st'), "training.json: not valid JSON"),
-    "training_list": (training("[]"), "training.json: not a checkpoint of version 1"),
+    "training_list": (training("[]"), "training.json: not a JSON object"),
     "training_deep": (training("[" * 300000), "training.json: .*nested more than"),
     "version": (facts(version=2), "not a checkpoint of version 1"),
     "step": (facts(step=-1), "seed, step or data_position is missing or out of range"),
@@ -412,6 +422,13 @@ def test_checkpoints(model, saved, folder, case):
     assert "an earlier one" not in text
     # As the message says.
     subprocess.run([str(c) for c in command(model, start=("--resume", "c/step-1"))], cwd=folder,
+                   check=True, stdout=subprocess.DEVNULL)
+
+
+def test_checkpoints_without_hashes(model, saved, folder):
+    shutil.copytree(saved, folder / "c")
+    without_hashes(folder / "c" / "step-2")
+    subprocess.run([str(c) for c in command(model, start=("--resume", "c"), steps=3)], cwd=folder,
                    check=True, stdout=subprocess.DEVNULL)
 
 

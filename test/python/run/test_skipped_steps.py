@@ -77,8 +77,10 @@ def test_resumed_among_skips(folder, at):
     assert training["loss_scale"]["scale"] > 0
     _, rest = run(folder, f"rest{at}", "--resume", str(save), "--steps", str(STEPS))
     assert facts(rest) == facts(whole[at:])
-    text = (save / f"step-{at}" / "training.json").read_text()
-    (save / f"step-{at}" / "training.json").write_text(text.replace('"skipped": ', '"skipped": 9'))
+    # As an earlier version wrote it, without hashes.
+    del training["hash"], training["files"]
+    text = json.dumps(training).replace('"skipped": ', '"skipped": 9')
+    (save / f"step-{at}" / "training.json").write_text(text)
     done = subprocess.run([tool("cleave-run"), str(folder / "m.so"), "--data",
                            str(folder / "d.bin"), "--resume", str(save), "--steps", str(STEPS)],
                           capture_output=True, text=True)

@@ -10,6 +10,7 @@
 #include "cleave/Runtime/Session/LearningRate.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -74,15 +75,33 @@ TEST_F(TokenDataTest, Files) {
     auto data = open(path, type);
     return data ? "" : llvm::toString(data.takeError());
   };
+  auto at = [](const TokenData &tokens, int64_t i) {
+    int64_t token = -1;
+    EXPECT_FALSE(bool(tokens.read(i, 1, &token)));
+    return token;
+  };
   std::string raw("\x01\x00\x02\x01\xff\xff\x00\x00", 8);
   std::string bin = write("a.bin", raw);
   auto data = open(bin);
   ASSERT_TRUE(bool(data));
   EXPECT_EQ(data->size(), 4);
-  EXPECT_EQ((*data)[1], 258);
-  EXPECT_EQ((*data)[2], 65535);
-  EXPECT_EQ((*open(bin, "u32"))[1], 65535);
-  EXPECT_EQ((*open(bin, "u8"))[3], 1);
+  EXPECT_EQ(at(*data, 1), 258);
+  EXPECT_EQ(at(*data, 2), 65535);
+  EXPECT_EQ(at(*open(bin, "u32"), 1), 65535);
+  EXPECT_EQ(at(*open(bin, "u8"), 3), 1);
+  // A file that becomes shorter.
+  auto cut = open(write("cut.bin", raw));
+  ASSERT_TRUE(bool(cut));
+  write("cut.bin", raw);
+  EXPECT_EQ(at(*cut, 3), 0) << "another file of this name is not read";
+  auto shortened = open((folder + "/cut.bin").str());
+  ASSERT_TRUE(bool(shortened));
+  ASSERT_EQ(::truncate((folder + "/cut.bin").str().c_str(), 4), 0);
+  EXPECT_EQ(at(*shortened, 1), 258);
+  int64_t tokens[4];
+  EXPECT_NE(llvm::toString(shortened->read(0, 4, tokens))
+                .find("the file was shortened during the run"),
+            std::string::npos);
   EXPECT_NE(message(write("odd.bin", "123")).find("not a multiple"),
             std::string::npos);
   EXPECT_NE(message(bin, "f32").find("unknown token type"), std::string::npos);
@@ -103,7 +122,7 @@ TEST_F(TokenDataTest, Files) {
   auto good = open(write("g.npy", npy("<u2", "False", "(2, 2)")));
   ASSERT_TRUE(bool(good)) << llvm::toString(good.takeError());
   EXPECT_EQ(good->size(), 4);
-  EXPECT_EQ((*good)[1], 258);
+  EXPECT_EQ(at(*good, 1), 258);
   EXPECT_NE(message(write("f.npy", npy("<f4", "False", "(2,)"))).find("<f4"),
             std::string::npos);
   EXPECT_NE(

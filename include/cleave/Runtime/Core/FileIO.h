@@ -8,21 +8,26 @@
 #ifndef CLEAVE_RUNTIME_CORE_FILEIO_H
 #define CLEAVE_RUNTIME_CORE_FILEIO_H
 
+#include "cleave/Runtime/Core/FileHash.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/JSON.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/raw_ostream.h"
+#include <memory>
 #include <type_traits>
 
 namespace cleave::runtime {
 
 /// Writes to a temporary file and renames it to `path`: `path` holds either the
-/// whole new content or the old one. Devices and pipes are written in place. An
-/// error of `write` is returned.
+/// whole new content or the old one, also after a power cut. Devices and pipes
+/// are written in place. An error of `write` is returned. `facts` gets the size
+/// and the hash of what was written.
 llvm::Error
 writeFileAtomically(llvm::StringRef path,
-                    llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write);
+                    llvm::function_ref<llvm::Error(llvm::raw_ostream &)> write,
+                    FileFacts *facts = nullptr);
 
 /// The same for a `write` that cannot fail.
 template <typename F>
@@ -35,6 +40,19 @@ llvm::Error writeFileAtomically(llvm::StringRef path, const F &write) {
                   return llvm::Error::success();
                 }));
 }
+
+/// Waits until the names in a folder are on its disk: those that were made,
+/// changed and removed.
+llvm::Error syncFolder(llvm::StringRef path);
+
+/// Makes a folder and those around it, with the permissions of the umask, on
+/// the disk when it returns.
+llvm::Error createFolders(llvm::StringRef path);
+
+/// Opens a regular file to be read; a device or a pipe, which may have no end,
+/// is an error. Large files are mapped.
+llvm::Expected<std::unique_ptr<llvm::MemoryBuffer>>
+openFile(llvm::StringRef path);
 
 /// Fails if no file can be created at `path`, so that a long computation does
 /// not end with that error. Creates nothing.

@@ -9,6 +9,7 @@
 #define CLEAVE_RUNTIME_CORE_SAFETENSORS_H
 
 #include "cleave/Runtime/Core/Conversion.h"
+#include "cleave/Runtime/Core/FileHash.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
@@ -71,10 +72,12 @@ struct SafetensorsItem {
 };
 
 /// Writes a file atomically: the complete file appears under its name, or none.
+/// `facts` gets its size and its hash.
 llvm::Error
 writeSafetensors(llvm::StringRef path,
                  const std::vector<SafetensorsItem> &items,
-                 const std::map<std::string, std::string> &metadata = {});
+                 const std::map<std::string, std::string> &metadata = {},
+                 FileFacts *facts = nullptr);
 
 } // namespace cleave::runtime
 

@@ -25,6 +25,8 @@ public:
                                          double patience = 0);
   /// Whether this is a lock of `folder`.
   bool covers(llvm::StringRef folder) const;
+  /// Whether the file system has locks, so that nobody else has this one.
+  bool isHeld() const { return held; }
 
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;
@@ -36,7 +38,7 @@ public:
 private:
   std::string path;
   int descriptor = -1;
-  bool made = false;
+  bool made = false, held = false;
 };
 
 } // namespace cleave::runtime

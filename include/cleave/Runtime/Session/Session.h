@@ -15,6 +15,7 @@
 #define CLEAVE_RUNTIME_SESSION_SESSION_H
 
 #include "cleave/Runtime/Core/ActionTrace.h"
+#include "cleave/Runtime/Core/FileHash.h"
 #include "cleave/Runtime/Session/AllRanks.h"
 #include "cleave/Runtime/Session/FolderLock.h"
 #include "cleave/Runtime/Session/LossScale.h"
@@ -60,8 +61,8 @@ struct SessionOptions {
   /// The number of neighbouring ranks of a host that share a device, if the
   /// program is for devices of a host.
   int ranksPerDevice = 1;
-  /// The device of each rank; empty: that of the program's target, which for the
-  /// processor is threads of this process.
+  /// The device of each rank; empty: that of the program's target, which for
+  /// the processor is threads of this process.
   OpenDevice openDevice;
   /// How ranks communicate.
   Launch launch = Launch::Detect;
@@ -199,8 +200,8 @@ public:
   llvm::Error setInput(llvm::StringRef name, const void *data, DType dtype,
                        llvm::ArrayRef<int64_t> shape);
 
-  /// Sets each element of a scalar, converted to its type. `step`, `seed`, `rng`
-  /// and `loss_scale` are set by `run`.
+  /// Sets each element of a scalar, converted to its type. `step`, `seed`,
+  /// `rng` and `loss_scale` are set by `run`.
   llvm::Error setScalar(llvm::StringRef name, double value);
 
   /// The first element of a tensor, as a number.
@@ -214,9 +215,9 @@ public:
   /// update from 1 (for other entries that of the last one); "seed", and "rng"
   /// ([seed, number of the step]); and "loss_scale". After "train" the step
   /// counts as completed. If a check of the program fails, its message is the
-  /// error, and parameters, state and step count are unchanged. Only if all that
-  /// fail skip the step, and the loss scale can fall, it is skipped instead: it
-  /// counts as a step, not as an update.
+  /// error, and parameters, state and step count are unchanged. Only if all
+  /// that fail skip the step, and the loss scale can fall, it is skipped
+  /// instead: it counts as a step, not as an update.
   ///
   /// A program may defer its updates to the next step; they are run before
   /// parameters or state are read or replaced, and before every other entry.
@@ -260,13 +261,14 @@ public:
   /// 0, others to 1; buffers keep their values.
   llvm::Error initialiseRandomly(int64_t seed);
 
-  /// Writes the folder `directory` atomically: model.safetensors,
-  /// optimizer.safetensors, training.json. Fails if parameters or state are not
-  /// finite, or if another process has locked the folder around it.
+  /// Writes the folder `directory` atomically, so that a power cut leaves it or
+  /// what was there before: model.safetensors, optimizer.safetensors,
+  /// training.json. Fails if parameters or state are not finite, if something
+  /// else is there, or if another process has locked the folder around it.
   llvm::Error saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
                              const SaveOptions &options = {}) const;
   /// Locks the folder of checkpoints against other runs, as long as the session
-  /// lives.
+  /// lives, and removes what killed ones have left there.
   llvm::Error lockFolder(llvm::StringRef folder);
   /// Fails with the names of parameters, state and buffers that a step writes
   /// that are NaN or infinite in any process. Collective: all processes call
@@ -378,7 +380,8 @@ private:
   readCheckpoint(llvm::StringRef directory, std::vector<Loaded> &files) const;
   /// Gives buffers the values that the program has for them.
   void writeValues();
-  llvm::Error save(llvm::StringRef path, bool optimizer) const;
+  llvm::Error save(llvm::StringRef path, bool optimizer,
+                   FileFacts *facts = nullptr) const;
   /// Sets what counts in an entry: steps, and updates.
   llvm::Error setCounters(int64_t number, int64_t updates);
   llvm::Error setPending(bool value) const;

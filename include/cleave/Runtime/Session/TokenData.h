@@ -10,17 +10,21 @@
 
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 namespace cleave::runtime {
 
-/// A sequence of token ids in a mapped file.
+/// A sequence of token ids in a file. It is read and not mapped: a file that
+/// others shorten during a run is an error, and not the end of the process.
 class TokenData {
 public:
+  TokenData() = default;
+  TokenData(TokenData &&other) noexcept;
+  TokenData &operator=(TokenData &&other) noexcept;
+  ~TokenData();
+
   /// Opens `.npy` (a C-ordered array of integers), `.bin` (raw little-endian
   /// integers of `binType`: "u8", "u16", "u32", "i32" or "i64"), or else text,
   /// which is encoded with the `tokenizers` JSON file `tokenizer`; encoded text
@@ -32,21 +36,24 @@ public:
   /// The file that was opened.
   const std::string &getPath() const { return path; }
   int64_t size() const { return count; }
-  int64_t operator[](int64_t i) const;
+  /// Reads `count` tokens from `first` on.
+  llvm::Error read(int64_t first, int64_t count, int64_t *to) const;
   /// A hash of the tokens; above 64 MB, of their number and of samples spread
   /// over them.
-  std::string hash() const;
+  llvm::Expected<std::string> hash() const;
 
 private:
   enum class Type : uint8_t { U8, U16, U32, I32, I64 };
   llvm::Error openNpy(llvm::StringRef path);
+  /// Reads bytes of the tokens.
+  llvm::Error readBytes(int64_t from, int64_t bytes, char *to) const;
   static llvm::Expected<std::string> encode(llvm::StringRef path,
                                             llvm::StringRef tokenizer);
 
   std::string path;
-  std::unique_ptr<llvm::MemoryBuffer> buffer;
-  const char *data = nullptr;
-  int64_t count = 0;
+  int file = -1;
+  /// Where tokens begin, and how many there are.
+  int64_t start = 0, count = 0;
   Type type = Type::U16;
 };
 
