@@ -12,6 +12,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "mlir/Parser/Parser.h"
 
@@ -235,6 +236,18 @@ contractionWeights(const std::string &text) {
 NB_MODULE(_cleave, m) {
   m.doc() = "The compiler and the runtime; use the package `cleave` instead.";
   bindSession(m);
+  m.def(
+      "checkpoint_file",
+      [](const std::string &folder, const std::string &name) {
+        auto facts = runtime::readFacts(folder);
+        if (!facts)
+          raise(facts.takeError());
+        auto path = runtime::findFile(folder, name, *facts);
+        if (!path)
+          raise(path.takeError());
+        return *path;
+      },
+      nb::arg("folder"), nb::arg("name"));
   m.attr("MAX_THREADS") = int64_t(runtime::Program::kMaxThreads);
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))

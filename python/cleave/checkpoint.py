@@ -25,8 +25,9 @@ class Checkpoints:
     def save(self, folder: str | os.PathLike, *, check_finite: bool = True) -> None:
         """Writes a checkpoint: parameters, buffers, optimizer state, step, seed and
         data position. `load`, `cleave.load` and `cleave-run --resume` read it. The folder
-        is there in whole or not at all; an older checkpoint of this name is replaced. If
-        ranks are processes, all of them call it, and the first one writes.
+        is there in whole or not at all, also after a power cut. Of an older checkpoint of
+        this name its own files are replaced, and of a link to one the link. If ranks are
+        processes, all of them call it, and the first one writes.
 
         Args:
             folder: of the checkpoint, which is made.
@@ -142,7 +143,7 @@ def load(folder: str | os.PathLike, model):
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module or a Step")
     folder = _found(path_of("folder", folder))
-    path = os.path.join(folder, "model.safetensors")
+    path = _whole(folder, "model.safetensors")
     values, added = _read(path)
     values = _by_names_of(model, values)
     own = {**dict(model.named_parameters(remove_duplicate=False)),
@@ -188,6 +189,16 @@ def _found(folder: str) -> str:
         raise FileNotFoundError(f"{folder}: no checkpoint here ({_FACTS}, or folders named "
                                 "step-N that hold one)")
     return os.path.join(folder, max(steps)[1])
+
+
+def _whole(folder: str, name: str) -> str:
+    """The path of a file of a checkpoint, which has the hash that it was saved with."""
+    from ._cleave import CompileError, checkpoint_file
+
+    try:
+        return checkpoint_file(folder, name)
+    except CompileError as error:
+        raise ValueError(str(error)) from None
 
 
 def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:

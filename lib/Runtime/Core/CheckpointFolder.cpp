@@ -538,16 +538,19 @@ Error cleave::runtime::removeLeftovers(StringRef folder) {
       continue;
     // A link that has given its name to a checkpoint.
     if (isItself(path, fs::file_type::symlink_file) && isOwnCheckpoint(path))
-      llvm::consumeError(removeName(path));
+      if (Error error = removeName(path))
+        return error;
     if (!isItself(path, fs::file_type::directory_file))
       continue;
-    // What cannot be read or removed may be of another user, and is in
-    // nobody's way.
     Expected<std::vector<std::string>> own = list(path);
-    if (!own)
+    if (!own) {
+      // What cannot be read may be of another user.
       llvm::consumeError(own.takeError());
-    else if (llvm::all_of(*own, isOurs))
-      llvm::consumeError(removeFolder(path));
+      continue;
+    }
+    if (llvm::all_of(*own, isOurs))
+      if (Error error = removeFolder(path))
+        return error;
   }
   return Error::success();
 }

@@ -218,7 +218,8 @@ Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
   if (std::error_code error =
           fs::create_directory(made, /*IgnoreExisting=*/false))
     return cannotWrite(path, error.message());
-  fs::remove(made);
+  if (std::error_code error = fs::remove(made))
+    return cannotWrite(path, error.message());
   return Error::success();
 }
 

@@ -61,14 +61,24 @@ def connect(server: str):
 
 
 def database_name(server: str) -> str:
-    """The host and the name of a database, for messages."""
+    """The host and the name of a database, for messages. Raises ValueError, whose text has
+    nothing of `server`, which may have a password."""
     psycopg = driver("psycopg", "postgres")
+    wrong = ("server is not what libpq connects to: postgresql://user@host/database, where other "
+             "characters than letters and digits are written as %XX, or host=... dbname=..., where "
+             "values with spaces are in single quotes. It is not printed, as it may have a password")
     try:
         facts = psycopg.conninfo.conninfo_to_dict(server)
-    except psycopg.Error as error:
-        raise ValueError(f"server is not what libpq connects to: {one_line(error)}"
-                         ) from None
-    return f"postgresql {facts.get('host', 'localhost')}/{facts.get('dbname', '')}".rstrip("/")
+    except (psycopg.Error, UnicodeError):
+        raise ValueError(wrong) from None
+    parts = [str(facts.get("host", "localhost")), str(facts.get("dbname", ""))]
+    # Parts of a password with an @ or / of its own are taken for the host, the database or the
+    # port, of which the library's own messages have the text.
+    ports = str(facts.get("port", "")).replace(",", "")
+    if any("@" in part for part in parts) or (ports and not ports.isdecimal()) or (
+            facts.get("password") and any(str(facts["password"]) in part for part in parts)):
+        raise ValueError(wrong)
+    return f"postgresql {parts[0]}/{parts[1]}".rstrip("/")
 
 
 def one_line(error: Exception) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -117,12 +118,26 @@ class Store:
 
     def fetch(self, name: str | Record, folder: str | os.PathLike) -> Record:
         """Writes a stored model as a checkpoint, for `cleave-run --resume`. The folder must be
-        empty or new."""
-        record = self._found(name)
+        empty or new; where an error is raised, it has no checkpoint."""
+        from ..trace.weights import sync_folder
+
+        record, folder = self._found(name), os.fspath(folder)
+        fresh = not os.path.exists(folder)
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
-            raise FileExistsError(f"{os.fspath(folder)}: is not empty; nothing of it is replaced")
-        self._write(record, folder, _FILES)
+            raise FileExistsError(f"{folder}: is not empty; nothing of it is replaced")
+        try:
+            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as place:
+                self._write(record, place, _FILES)
+                # The last one makes it a checkpoint.
+                for file in _FILES:
+                    os.replace(os.path.join(place, file), os.path.join(folder, file))
+                    sync_folder(folder)
+        except BaseException:
+            if fresh:
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+            raise
         return record
 
     def find(self, *, query: str | None = None, parent: str | None = None,
@@ -177,16 +192,28 @@ class Store:
         return _record(found[0])
 
     def _write(self, record, folder, files):
-        facts = next(f for f in self._tables.all() if f["hash"] == record.hash)
-        for file in files:
-            expected, own = json.loads(facts["files"])[file], hashlib.sha256()
-            with open(os.path.join(folder, file), "wb") as out:
+        """Writes files of a model. All of them are read, and compared with its hashes."""
+        from ..trace.weights import sync_file
+
+        facts = next((f for f in self._tables.all() if f["hash"] == record.hash), None)
+        if facts is None:
+            raise FeedError(f"{self._tables.name}: the model {record.hash[:12]} was removed")
+        known, whole = json.loads(facts["files"]), hashlib.sha256()
+        for file in _FILES:
+            own = hashlib.sha256()
+            with open(os.path.join(folder, file) if file in files else os.devnull, "wb") as out:
                 for data in self._tables.parts(record.hash, file):
                     own.update(data)
+                    whole.update(data)
                     out.write(data)
-            if own.hexdigest() != expected["sha256"]:
+                if file in files:
+                    sync_file(out)
+            if own.hexdigest() != known[file]["sha256"]:
                 raise FeedError(f"{self._tables.name}: {file} of the model {record.hash[:12]} is "
                                 "damaged: its hash is another one")
+        if whole.hexdigest() != record.hash:
+            raise FeedError(f"{self._tables.name}: the record of the model {record.hash[:12]} is "
+                            "damaged: the hash of its files is another one")
 
 
 def _of_the_first(processes, name):

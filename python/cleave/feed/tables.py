@@ -40,11 +40,16 @@ class SQLTables:
     _mark, _bytes = "?", "BLOB"
 
     def create(self):
-        self._run(lambda cursor: [cursor.execute(text) for text in (
+        self._run(self._make)
+
+    def _make(self, cursor):
+        for text in (
             "CREATE TABLE IF NOT EXISTS cleave_models (hash TEXT PRIMARY KEY, parent TEXT, "
             "query TEXT, step BIGINT NOT NULL, created TEXT NOT NULL, files TEXT NOT NULL)",
             "CREATE TABLE IF NOT EXISTS cleave_model_parts (hash TEXT, file TEXT, part INTEGER, "
-            f"data {self._bytes} NOT NULL, PRIMARY KEY (hash, file, part))")])
+            f"data {self._bytes} NOT NULL, PRIMARY KEY (hash, file, part))",
+        ):
+            cursor.execute(text)
 
     def add(self, facts: dict, parts: Iterable[tuple[str, int, bytes]]) -> None:
         """Stores a model, unless it is there."""
@@ -114,6 +119,15 @@ class PostgresTables(SQLTables):
         self._server = server
         self._connection = None
 
+    def _make(self, cursor):
+        # Of two that make a table at once the server refuses one, also with IF NOT EXISTS. Who
+        # may only read finds both.
+        cursor.execute("SELECT to_regclass('cleave_models') IS NOT NULL AND "
+                       "to_regclass('cleave_model_parts') IS NOT NULL")
+        if not cursor.fetchone()[0]:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('cleave_models'))")
+            super()._make(cursor)
+
     def _run(self, work):
         psycopg = driver("psycopg", "postgres")
         if self._connection is None or self._connection.closed:
@@ -152,10 +166,19 @@ class MongoTables:
                 return
             for file, number, data in parts:
                 place = {"hash": facts["hash"], "file": file, "part": number}
-                self._parts.replace_one(place, {**place, "data": data}, upsert=True)
-            self._models.replace_one({"_id": facts["hash"]}, {**facts, "_id": facts["hash"]},
-                                     upsert=True)
+                self._put(self._parts, place, {"data": data})
+            self._put(self._models, {"_id": facts["hash"]}, facts)
         self._run(work)
+
+    @staticmethod
+    def _put(collection, place, more):
+        from pymongo.errors import DuplicateKeyError
+
+        try:
+            collection.replace_one(place, {**place, **more}, upsert=True)
+        except DuplicateKeyError:
+            # Another process has made it in between.
+            collection.replace_one(place, {**place, **more})
 
     def all(self):
         order = [("created", 1), ("step", 1)]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -30,9 +31,33 @@ def _is_special(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
+def sync_file(file) -> None:
+    """Waits until what was written to an open file is on the disk."""
+    file.flush()
+    _sync(file.fileno())
+
+
+def sync_folder(path: str) -> None:
+    """Waits until the names in a folder are on the disk."""
+    handle = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _sync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # A file system that does not do it, or has no disk.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
+            raise
+
+
 def write_atomically(path: str, write: Callable[[str], None]) -> None:
     """Calls `write` with a temporary path in the same folder and renames the file to `path`, so
-    that no partial file is left; devices and pipes are written in place. Raises OSError,
+    that no partial file is left, also after a power cut; devices and pipes are written in place. Raises OSError,
     whose text names `path`."""
     check_writable(path)
     try:
@@ -49,7 +74,10 @@ def write_atomically(path: str, write: Callable[[str], None]) -> None:
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(scratch, 0o666 & ~mask)
+            with open(scratch, "rb") as file:
+                _sync(file.fileno())
             os.replace(scratch, target)
+            sync_folder(os.path.dirname(target))
         except BaseException:
             if os.path.exists(scratch):
                 os.unlink(scratch)

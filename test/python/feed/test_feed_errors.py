@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cleave
-from cleave.feed import Feed, FeedError, Mongo, Postgres, SQLite
+from cleave.feed import Feed, FeedError, Mongo, Postgres, SQLite, Store
 from database_support import KINDS, databases, needs, server  # noqa: F401
 from test_feed import IDS, ROWS, ids, key
 
@@ -145,6 +145,25 @@ def test_what_cannot_be_opened(tmp_path):
     assert "secret" not in str(caught.value)
     with pytest.raises(ValueError, match="server is not what libpq connects to"):
         Postgres("postgresql://[", "SELECT 1 AS id")
+
+
+@pytest.mark.parametrize("address", [
+    "postgresql://reader:hunter2%zz@db/texts", "postgresql://reader:hunter2%00@db/texts",
+    "host=db dbname=texts password=hun hunter2", "postgresql://reader:pa@hunter2@db/texts",
+    "postgresql://reader:pa/hunter2@db/texts",
+    "postgresql://reader:hunter2/texts", "host=db password='hunter2",
+    "postgresql://reader:hunter2@db/texts?nothing=1", "postgresql://reader:hunter2@db:x/texts",
+    "password=hunter2 host=hunter2 dbname=x"])
+@pytest.mark.parametrize("make", [lambda address: Postgres(address, "SELECT 1 AS id"), Store],
+                         ids=["feed", "store"])
+def test_no_message_has_a_password(tmp_path, monkeypatch, address, make):
+    """Nor what Python prints of the causes of an error."""
+    needs("psycopg")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="server is not what libpq connects to") as caught:
+        make(address)
+    assert "hunter2" not in str(caught.value) and caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize("query, message", [

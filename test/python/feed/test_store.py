@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import pytest
 import safetensors.torch
@@ -219,6 +220,61 @@ def test_a_damaged_model(one_store, databases, step, other, damage):  # noqa: F8
     with pytest.raises(FeedError, match="model.safetensors of the model .* is damaged"):
         one_store.load(name, other)
     assert store_script.digest(other) == before
+
+
+@pytest.mark.parametrize("damage", ["part", "file", "record"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_damaged_model_is_not_fetched(one_store, databases, step, tmp_path, damage, fresh):  # noqa: F811
+    """The folder has no checkpoint, and nothing else, behind the error; also if the files and their
+    hashes in the record fit each other, and are not those of the model's name."""
+    name, folder = one_store.save(step), tmp_path / "fetched"
+    with sqlite3.connect(databases.sqlite("models")) as connection:
+        if damage == "part":
+            connection.execute("UPDATE cleave_model_parts SET data = zeroblob(1000) WHERE part = 2")
+        else:
+            changed = b'{"step": 9}'
+            connection.execute("UPDATE cleave_model_parts SET data = ? WHERE file = 'training.json'", (changed,))
+            files = json.loads(connection.execute("SELECT files FROM cleave_models").fetchone()[0])
+            if damage == "record":
+                files["training.json"] = {"bytes": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+            connection.execute("UPDATE cleave_models SET files = ?", (json.dumps(files),))
+    if not fresh:
+        folder.mkdir()
+    with pytest.raises(FeedError, match="of the model .* is damaged"):
+        one_store.fetch(name, folder)
+    assert not os.path.exists(folder) if fresh else not os.listdir(folder)
+    # A module gets parameters alone; what they were stored with is compared as well.
+    module, before = net(1), net(1).state_dict()
+    with pytest.raises(FeedError, match="of the model .* is damaged"):
+        one_store.load(name, module)
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_uses_at_once(databases, kind):  # noqa: F811
+    """Tables that several make at the same time are there for all."""
+    where, count = where_of(databases, kind), 12
+    for _ in range(8 if ALL else 3):
+        if kind == "postgres":
+            with databases.server().connect() as connection:
+                connection.execute("DROP TABLE IF EXISTS cleave_models, cleave_model_parts")
+        elif kind == "sqlite" and os.path.exists(where):
+            os.remove(where)
+        ready, wrong = threading.Barrier(count), []
+
+        def use():
+            try:
+                ready.wait()
+                assert Store(where).find() == []
+            except Exception as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=use) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong, wrong
 
 
 def test_another_model_is_refused(one_store, step):
