@@ -42,13 +42,10 @@ static int usage(const llvm::Twine &message) {
 /// Writes to `path`, completely or not at all; `-` is standard output.
 static int writeFile(StringRef path,
                      llvm::function_ref<void(raw_ostream &)> write) {
-  llvm::Error error = llvm::Error::success();
-  if (path == "-") {
+  if (path == "-")
     write(llvm::outs());
-    error = runtime::flushStandardOutput();
-  } else {
-    error = runtime::writeFileAtomically(path, write);
-  }
+  llvm::Error error = path == "-" ? runtime::flushStandardOutput()
+                                  : runtime::writeFileAtomically(path, write);
   return error ? fail(llvm::toString(std::move(error))) : 0;
 }
 

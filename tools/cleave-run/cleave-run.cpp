@@ -410,12 +410,10 @@ int main(int argc, char **argv) {
   llvm::Expected<int> code = trainer.run();
   int status = code ? *code : 1;
   llvm::Error failure = code.takeError();
-  if (llvm::Error unwritten = cleave::runtime::flushStandardOutput()) {
-    if (failure)
-      llvm::consumeError(std::move(unwritten));
-    else
-      failure = std::move(unwritten);
-  }
+  llvm::Error unwritten = cleave::runtime::flushStandardOutput();
+  if (!failure)
+    failure = std::move(unwritten);
+  llvm::consumeError(std::move(unwritten)); // the first one is said
   if (!failure)
     return status;
   std::string message = llvm::toString(std::move(failure));

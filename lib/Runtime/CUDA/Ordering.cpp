@@ -127,9 +127,8 @@ Error CudaDevice::finishStreams() {
   for (const Stream &stream : streams) {
     if (record)
       record->finish(stream.name);
-    if (error)
-      break;
-    error = gpu->finish(stream.stream);
+    if (!error)
+      error = gpu->finish(stream.stream);
   }
   if (!error)
     noteFinished();

@@ -497,10 +497,9 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
     error = settle();
   if (!error)
     error = host->begin();
-  if (!error && measuring) {
-    began = monotonicNanoseconds();
+  began = measuring ? monotonicNanoseconds() : began;
+  if (!error && measuring)
     error = mark();
-  }
   if (!error)
     error = gpu->check(
         gpu->driver.cuMemsetD8Async(status, 0, sizeof checks, gpu->compute),

@@ -155,12 +155,12 @@ Error CommandData::start() {
     ::close(input);
     return makeError(Twine("the data command: ") + std::strerror(errno));
   }
-  error =
+  Error encoding =
       startProcess({*python, "-c", encoder.str(), tokenizer}, input, ends[1]);
   ::close(input);
   ::close(ends[1]);
   pipe = ends[0];
-  return error;
+  return encoding;
 }
 
 void CommandData::stop() {

@@ -174,17 +174,17 @@ Error Session::startRanks(const SessionOptions &options) {
   if (Error error = chooseImplementations())
     return error;
   std::string known = textOf(choices);
-  error = onRanks(
+  Error unready = onRanks(
       [&](size_t rank) { return ranks[rank]->prepare(known, options.timing); });
   // Processes with different collectives would deadlock, or receive wrong data.
   // Threads compare when they prepare.
-  if (!error && !world)
-    error = ranks.front()->compare();
+  if (!unready && !world)
+    unready = ranks.front()->compare();
 #ifdef __GLIBC__
   // Returns to the system the memory that reading the program and tuning took.
   malloc_trim(0);
 #endif
-  return error;
+  return unready;
 }
 
 /// What ranks need of the device that they share must be free there.
