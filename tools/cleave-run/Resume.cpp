@@ -56,7 +56,8 @@ std::string cleave::run::redacted(llvm::StringRef command) {
   llvm::StringRef word = rest.take_while([](char c) {
     return llvm::isAlnum(c) || llvm::StringRef("_./+-").contains(c);
   });
-  bool whole = word.size() == rest.size() || llvm::isSpace(rest[word.size()]);
+  bool whole = word.size() == rest.size() || llvm::isSpace(rest[word.size()]) ||
+               llvm::StringRef(";|&").contains(rest[word.size()]);
   llvm::StringRef program = word.rsplit('/').second;
   program = program.empty() ? word : program;
   return whole && !program.empty() ? program.str() + " ..." : "...";
