@@ -232,6 +232,11 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
                      llvm::Twine(kAbiVersion) + "; compile the model again");
   llvm::StringRef program(text, static_cast<size_t>(*size));
   artifact.programHash = hashText(program);
+  // Artifacts of earlier versions have none.
+  auto *hash = static_cast<uint64_t *>(::dlsym(handle, "cleave_program_hash"));
+  if (hash && *hash != llvm::xxh3_64bits(program))
+    return makeError(path + ": the artifact is damaged: its table is not what "
+                            "was compiled; compile the model again");
   llvm::Expected<std::vector<Program>> programs = parsePrograms(program);
   if (!programs)
     return makeError(path + ": " + llvm::toString(programs.takeError()));

@@ -44,14 +44,21 @@ static std::error_code sync(int descriptor) {
   return {};
 }
 
-Error cleave::runtime::syncFolder(llvm::StringRef path) {
-  std::string folder = path.empty() ? "." : path.str();
-  int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+static Error syncPath(llvm::StringRef path, int flags) {
+  int descriptor = ::open(path.str().c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor < 0)
-    return cannotWrite(folder, std::strerror(errno));
+    return cannotWrite(path, std::strerror(errno));
   std::error_code error = sync(descriptor);
   ::close(descriptor);
-  return error ? cannotWrite(folder, error.message()) : Error::success();
+  return error ? cannotWrite(path, error.message()) : Error::success();
+}
+
+Error cleave::runtime::syncFile(llvm::StringRef path) {
+  return syncPath(path, 0);
+}
+
+Error cleave::runtime::syncFolder(llvm::StringRef path) {
+  return syncPath(path.empty() ? "." : path, O_DIRECTORY);
 }
 
 Error cleave::runtime::createFolders(llvm::StringRef path) {

@@ -7,6 +7,7 @@
 
 #include "Machine.h"
 #include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/ADT/StringExtras.h"
@@ -17,6 +18,7 @@
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Program.h"
 #include "llvm/Support/raw_ostream.h"
+#include "llvm/Support/xxhash.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -72,9 +74,9 @@ Expected<std::string> cleave::emitData(ArrayRef<DataSymbol> symbols) {
   for (const DataSymbol &symbol : symbols) {
     Constant *value = ConstantDataArray::getString(context, symbol.bytes,
                                                    /*AddNull=*/false);
-    auto *variable = new GlobalVariable(
-        module, value->getType(), /*isConstant=*/true,
-        GlobalValue::ExternalLinkage, value, symbol.name);
+    auto *variable =
+        new GlobalVariable(module, value->getType(), /*isConstant=*/true,
+                           GlobalValue::ExternalLinkage, value, symbol.name);
     variable->setAlignment(Align(16));
   }
   return cpu::emitObject(module, **machine);
@@ -85,6 +87,7 @@ static Expected<std::string> dataObject(StringRef json) {
   return cleave::emitData(
       {{"cleave_program", json.str() + '\0'},
        {"cleave_program_size", rawBytes<uint64_t>(json.size())},
+       {"cleave_program_hash", rawBytes<uint64_t>(xxh3_64bits(json))},
        {"cleave_abi_version", rawBytes(cleave::runtime::kAbiVersion)}});
 }
 
@@ -137,8 +140,11 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
   // Readable as the umask allows, like any file that a compiler writes.
   sys::fs::setPermissions(output.path,
                           sys::fs::perms(0777 & ~sys::fs::getUmask()));
+  // The contents are on the disk before the name.
+  if (Error e = runtime::syncFile(output.path))
+    return e;
   if (std::error_code code = sys::fs::rename(output.path, outputPath))
     return error("cannot write '" + outputPath + "': " + code.message());
   output.path.clear();
-  return Error::success();
+  return runtime::syncFolder(directory);
 }

@@ -41,6 +41,9 @@ llvm::Error writeFileAtomically(llvm::StringRef path, const F &write) {
                 }));
 }
 
+/// Waits until what a file holds is on the disk.
+llvm::Error syncFile(llvm::StringRef path);
+
 /// Waits until the names in a folder are on its disk: those that were made,
 /// changed and removed.
 llvm::Error syncFolder(llvm::StringRef path);
