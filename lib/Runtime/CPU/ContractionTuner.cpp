@@ -62,9 +62,13 @@ ContractionTuner::ContractionTuner(std::string path, bool measure)
     : file(std::move(path)), measure(measure) {
   if (file.empty())
     return;
-  auto buffer = llvm::MemoryBuffer::getFile(file);
-  if (!buffer)
+  if (!llvm::sys::fs::exists(file))
     return;
+  auto buffer = openFile(file);
+  if (!buffer) {
+    llvm::consumeError(buffer.takeError()); // as a damaged one
+    return;
+  }
   // A damaged file is ignored: the next `save` replaces it.
   llvm::Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
   if (!value) {
@@ -177,8 +181,9 @@ void ContractionTuner::save() {
   for (const auto *choices : {&table, &current.table})
     for (const auto &[key, method] : *choices)
       object[key] = methodName(method);
-  if (llvm::sys::fs::create_directories(llvm::sys::path::parent_path(file)))
-    return;
+  // Without the file the next run measures again.
+  if (llvm::Error error = createFolders(llvm::sys::path::parent_path(file)))
+    return llvm::consumeError(std::move(error));
   llvm::consumeError(writeFileAtomically(file, [&](llvm::raw_ostream &os) {
     os << llvm::json::Value(std::move(object)) << '\n';
   }));
