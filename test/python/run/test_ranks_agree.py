@@ -3,6 +3,7 @@
 """Processes of one run that were given different files or options stop before the
 first step, and say which ranks have what."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -95,6 +96,12 @@ def test_files_differ(folder):
     # A stale file beside the others.
     shutil.copytree(second, "stale")
     shutil.copy(os.path.join(first, "optimizer.safetensors"), "stale")
+    text = refused([*more, "--resume", second], [*more, "--resume", "stale"])
+    assert "stale/optimizer.safetensors: is damaged" in text
+    # Of an earlier version, without hashes.
+    facts = json.loads(pathlib.Path("stale/training.json").read_text())
+    del facts["files"], facts["hash"]
+    pathlib.Path("stale/training.json").write_text(json.dumps(facts))
     text = refused([*more, "--resume", second], [*more, "--resume", "stale"])
     assert "the ranks differ in the optimizer state that was read (hash): " in text
     code, text = run([*more, "--resume", second], [*more, "--resume", second])
