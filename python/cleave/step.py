@@ -398,9 +398,16 @@ class Step(Reports, Checkpoints):
 
     @alone
     def evaluate(self, *inputs, **named) -> Evaluation:
-        """The loss of one batch with dropout off; changes no state."""
+        """The loss of one batch, as the model computes it in `eval()` mode, without random
+        numbers; changes no state.
+
+        Raises:
+            StepError: the model has no loss in `eval()` mode.
+        """
         inputs = self._padded(self._whole(inputs, named))
         program = self._program_for(inputs)
+        if "evaluate" not in program.session.entries():
+            raise StepError(f"the model has no loss in eval() mode: {program.traced.unevaluated}")
         values, *_ = self._call(program, "evaluate", inputs, ["loss", "loss_weight"])
         values = {n: float(program.typed(n, v)) for n, v in values.items()}
         return Evaluation(values["loss"], weight=values.get("loss_weight"))

@@ -25,9 +25,9 @@ patterns. A file imports only files of its own row and of the rows above:
                               supported tensors and names; inputs and loss; static shapes of
                               experts; decompositions; torch.export
     patterns/                 norms, activations and attention composed of smaller ops
-    repeat, model_tensors, policy, entry
+    repeat, model_tensors, policy, entry, modes
                               copies of layers; parameters and buffers; the precision of
-                              individual ops; a function of the module
+                              individual ops; a function of the module; the one in eval() mode
     model, weights, __main__  `trace`; files; the command
 """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, Iterable
 
 import torch
 from torch.utils import _pytree as pytree
@@ -78,17 +78,19 @@ class Conversion:
         """Sets the value of a placeholder."""
         self._values[node] = value
 
-    def run(self, graph: torch.fx.Graph) -> list[Any]:
-        """Converts the nodes that the outputs depend on; returns the outputs' values.
-        Raises UnsupportedError with all operators that cannot be converted."""
+    def run(self, graph: torch.fx.Graph, wanted: list[bool]) -> list[Any]:
+        """Converts the nodes that the wanted outputs depend on; returns the outputs' values, None
+        for those that are not wanted. Raises UnsupportedError with all operators that cannot be
+        converted."""
         output = next(n for n in reversed(graph.nodes) if n.op == "output")
-        live = _live(output)
+        outputs = [v if w else None for v, w in zip(output.args[0], wanted, strict=True)]
+        live = _live(v for v in outputs if isinstance(v, torch.fx.Node))
         for node in graph.nodes:
             if node.op == "call_function" and node in live:
                 self._convert(node)
         if self._failures:
             raise UnsupportedError([(*key, n) for key, n in self._failures.items()])
-        return [self._argument(v) for v in output.args[0]]
+        return [self._argument(v) for v in outputs]
 
     def _convert(self, node: torch.fx.Node) -> None:
         self.b.location, self.b.origin = location_of(node), _origin_of(node)
@@ -208,9 +210,9 @@ def _computes_in_f32(target: Any, example: Any, leaves: list[Any]) -> bool:
                     and torch.tensor(float(x)).to(example.dtype).item() != x for x in leaves))
 
 
-def _live(output: torch.fx.Node) -> set[torch.fx.Node]:
-    """Returns the nodes that `output` depends on, including itself."""
-    live, pending = set(), [output]
+def _live(outputs: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Returns the nodes that `outputs` depend on, including themselves."""
+    live, pending = set(), [*outputs]
     while pending:
         node = pending.pop()
         if node not in live:

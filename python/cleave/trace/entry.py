@@ -26,6 +26,9 @@ from .patterns import PATTERNS
 from .policy import PrecisionPolicy
 from .widen import is_narrow, widened
 
+#: The result of each entry.
+_RESULTS = {"loss": "loss", "evaluate": "loss", "logits": "logits"}
+
 #: The number of elements above which a tensor that the code creates becomes a buffer.
 LARGE_CONSTANT = 1024
 
@@ -86,15 +89,18 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
         if spec.kind is InputKind.PARAMETER:
             value = builder.cast(value, type_of(node.meta["val"]).dtype)
         conversion.bind(node, value)
-    values = conversion.run(program.graph)
+    names = iter(exported.outputs)
+    specs = program.graph_signature.output_specs
+    wanted = [next(names) == _RESULTS[name] if spec.kind is OutputKind.USER_OUTPUT
+              else spec.kind is OutputKind.BUFFER_MUTATION and name == "loss" for spec in specs]
+    values = conversion.run(program.graph, wanted)
     arguments["rng", ""] = Argument(rng, "rng", "rng")
     results, written = [], []
-    names = iter(exported.outputs)
-    for spec, value in zip(program.graph_signature.output_specs, values):
+    for spec, value in ((s, v) for s, v, w in zip(specs, values, wanted) if w):
         if spec.kind is OutputKind.USER_OUTPUT:
             sample = 0 if value.type.rank and value.shape[0] == batch else None
-            results.append(Result(value, next(names), sample))
-        elif spec.kind is OutputKind.BUFFER_MUTATION and name == "loss":
+            results.append(Result(value, _RESULTS[name], sample))
+        else:
             written.append(Result(value, tensors.by_name[module_name(spec.target)].name,
                                   updates=True))
     results += written

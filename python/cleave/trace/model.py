@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, Sequence
 
 import torch
@@ -16,10 +17,11 @@ from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
 from .converters.batch_norm import Groups
 from .entry import convert_entry
-from .errors import EagerError, StateError, TraceError
+from .errors import EagerError, TraceError
 from .export import Exported, export
 from .ir import Function
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
+from .modes import evaluated, evaluation_entry
 from .module_checks import refuse_hooks, refuse_shared_memory
 from .policy import PrecisionPolicy
 from .printer import Printer
@@ -55,6 +57,10 @@ class TracedModel:
     #: Lines (`file:line`) at which the loss depends on statistics over several samples, those
     #: of batch normalisation; "" for an unknown line.
     batch_statistics: tuple[str, ...] = ()
+    #: Why the model has no loss in evaluation mode; "" if it has one.
+    unevaluated: str = ""
+    #: The inputs that the logits depend on.
+    logits_inputs: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -91,9 +97,11 @@ def trace(module: torch.nn.Module, example_inputs: Any,
 
     Parameters with `requires_grad=False`, and those that the loss does not depend on, are
     frozen. Buffers are constants of the model; attention masks in them are recognised by
-    value. A buffer that the loss writes to is state: `@loss` returns its new value, and
-    `@evaluate`, which exists if there are such buffers, is the loss in evaluation mode. The
-    entry `@logits` is omitted if `logits` is false.
+    value. A buffer that the loss writes to is state: `@loss` returns its new value. The loss in
+    evaluation mode is an entry `@evaluate` of its own if it differs from `@loss` by more than
+    randomness: if there are such buffers, or the code asks for its mode (`self.training`). If it
+    cannot be traced in that mode, the module has an attribute with the reason and no
+    `@evaluate`. The entry `@logits` is omitted if `logits` is false.
 
     Batch normalisation has the statistics of the whole batch, or of each of `groups`.
 
@@ -142,21 +150,25 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     if wide:
         widen(loss.program)
     functions = [converted("loss", loss, groups)]
-    if tensors.written:
-        evaluation = export(module, call, loss_fn, ("loss",), False)
-        if wide:
-            widen(evaluation.program)
-        functions.append(converted("evaluate", evaluation))
-    try:
-        predicted = export(module, call, loss_fn, ("logits",), False) if logits else None
-    except StateError:
-        raise
-    except TraceError:
-        predicted = None
-    if predicted is not None and predicted.outputs:
-        if wide:
-            widen(predicted.program)
-        functions.append(converted("logits", predicted))
+
+    @functools.cache
+    def without_random_numbers() -> Function:
+        drawing = any(a.role == "rng" for a in functions[0].arguments)
+        return converted("loss", loss, groups, False) if drawing else functions[0]
+
+    evaluation = evaluated(module, call, loss_fn, logits, groups)
+    if wide and evaluation.exported is not None:
+        widen(evaluation.exported.program)
+    evaluate, unevaluated = evaluation_entry(
+        lambda: converted("evaluate", evaluation.exported, groups, False), evaluation,
+        None if tensors.written else without_random_numbers)
+    if evaluate is not None:
+        functions.append(evaluate)
+    if unevaluated:
+        warn("the model is trained, and cannot be evaluated, because its loss cannot be traced in "
+             f"eval() mode: {unevaluated}")
+    if "logits" in evaluation.outputs:
+        functions.append(converted("logits", evaluation.exported, groups))
     if not module.training and any(a.role == "rng" for a in functions[0].arguments):
         warn("the model is in eval() mode, but is trained with its dropout, as in train() mode; "
              "call model.train() to confirm this, or set the probability of its dropout to 0")
@@ -183,6 +195,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
             printer.add(function)
     for printer in printers:
         printer.unread = unread(every, functions)
+        printer.unevaluated = unevaluated
 
     def kept(functions: list[Function]) -> list[Tensor]:
         used = {a.name for f in functions for a in f.arguments if a.role == "buffer"}
@@ -191,7 +204,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     def deterministic() -> TracedModel:
         function = functions[0]
         if any(a.role == "rng" for a in function.arguments):
-            function = converted("loss", loss, groups, False)
+            function = without_random_numbers()
             _freeze(function, unused)
             for layers in repeated:
                 function = repeat(function, layers)
@@ -209,7 +222,9 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
         precisions=tuple(n for n, dtype in PRECISIONS.items() if dtype in asked),
         entries=tuple(f.name for f in functions), deterministic=deterministic,
         written=tuple(sorted(tensors.written)),
-        batch_statistics=tuple(functions[0].batch_statistics))
+        batch_statistics=tuple(functions[0].batch_statistics), unevaluated=unevaluated,
+        logits_inputs=tuple(a.name for f in functions if f.name == "logits"
+                            for a in f.arguments if a.role == "input"))
     return traced
 
 

@@ -107,12 +107,17 @@ class ModelTensors:
     def add_constant(self, tensor: torch.Tensor) -> Tensor:
         """Returns the buffer for a large tensor that the model's code creates."""
         for entry in self._order:
-            if entry.name.startswith("constant.") and entry.tensor is tensor:
+            if entry.name.startswith("constant.") and _same_content(entry.tensor, tensor):
                 return entry
         entry = Tensor(f"constant.{self._constants}", "buffer", (), False, False, tensor)
         self._constants += 1
         self._order.append(entry)
         return entry
+
+
+def _same_content(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or (a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout
+                      and not (a.is_meta or b.is_meta) and torch.equal(a.cpu(), b.cpu()))
 
 
 def unread(tensors: list[Tensor], functions: list[Function]) -> list[str]:

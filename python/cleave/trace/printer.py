@@ -114,6 +114,8 @@ class Printer:
         self.named = named
         #: Names of the model's buffers that no entry reads.
         self.unread: list[str] = []
+        #: Why the model has no loss in evaluation mode; "" if it has one.
+        self.unevaluated = ""
         self._locations: dict[tuple[Any, int | None], str] = {}
         self._functions: list[str] = []
 
@@ -137,8 +139,10 @@ class Printer:
 
     def text(self) -> str:
         """Returns the text of the module."""
-        unread = f" attributes {_dictionary({'graph.unread': self.unread})}" if self.unread else ""
-        lines = [f"module{unread} {{", *self._functions, "}" + self.unknown()]
+        found = {"graph.unread": self.unread, "graph.unevaluated": self.unevaluated}
+        attrs = {name: value for name, value in found.items() if value}
+        head = f"module attributes {_dictionary(attrs)} {{" if attrs else "module {"
+        lines = [head, *self._functions, "}" + self.unknown()]
         for (place, checkpoint), alias in self._locations.items():
             text = "unknown" if place is None else f"{quote(place[0])}:{place[1]}:{place[2]}"
             if checkpoint is not None:

@@ -53,3 +53,100 @@ def test_modes_are_those_of_compilation():
     expected = float(F.mse_loss(module(X[:4]), Y[:4]))
     assert float(step(X[:4], Y[:4])) == pytest.approx(expected, rel=1e-5)
     assert not any(m.training for m in module.modules())
+
+
+class Asking(nn.Module):
+    """A model whose code asks for its mode, in one of several ways."""
+
+    def __init__(self, way):
+        super().__init__()
+        torch.manual_seed(0)
+        self.way = way
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(6, 5)
+        self.inner = Scaled()
+
+    def forward(self, x, labels=None):
+        logits = self.a(x)
+        if self.way == "temperature" and self.training:
+            logits = logits / 0.5
+        if self.way == "inner module":
+            logits = self.inner(logits)
+        if self.way == "dropout of all":
+            logits = logits + F.dropout(self.b(x), 1.0, self.training)
+        if self.way == "noise" and self.training:
+            logits = logits + torch.rand_like(logits)
+        if labels is None:
+            return logits
+        loss = F.cross_entropy(logits, labels)
+        if self.way == "auxiliary loss" and self.training:
+            loss = loss + F.cross_entropy(self.b(x), labels)
+        if self.way == "smoothing":
+            loss = F.cross_entropy(logits, labels, label_smoothing=0.2 if self.training else 0.0)
+        if self.way == "loss of evaluation" and not self.training:
+            loss = 2 * loss
+        return loss, logits
+
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return x * (2 if self.training else 3)
+
+
+WAYS = ["temperature", "inner module", "dropout of all", "noise", "auxiliary loss", "smoothing",
+        "loss of evaluation"]
+LABELS = torch.arange(8) % 5
+
+
+def asking(way, **options):
+    module, x = Asking(way), torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
+    step = cleave.compile(module, {"x": x, "labels": LABELS}, threads=1,
+                          optimizer=cleave.SGD(lr=0.1), **options)
+    return step, module, x
+
+
+@pytest.mark.parametrize("options", [{}, {"mesh": {"dp": 2}, "micro_batches": 2}],
+                         ids=["one", "dp=2"])
+@pytest.mark.parametrize("way", WAYS)
+def test_evaluation_is_that_of_the_mode(way, options):
+    step, module, x = asking(way, **options)
+    for _ in range(3):
+        step(x, LABELS)
+    module.load_state_dict(step.state_dict())
+    module.eval()
+    loss, logits = module(x, LABELS)
+    assert float(step.evaluate(x, LABELS)) == pytest.approx(float(loss), rel=1e-5)
+    assert torch.allclose(step.logits(x, LABELS), logits, atol=1e-5)
+
+
+def test_the_entry_is_there_where_modes_differ():
+    example = {"x": torch.randn(8, 6), "labels": LABELS}
+    assert all("evaluate" in cleave.trace.trace(Asking(way), example).entries for way in WAYS)
+    assert "evaluate" not in cleave.trace.trace(Asking("no"), example).entries
+    module = Two(prepare=resting_dropout).train()
+    resting_dropout(module)
+    module.drop.train()
+    for drop in (module.drop, nn.Dropout1d(0.3)):
+        module.drop = drop
+        assert "evaluate" not in cleave.trace.trace(module, (X, Y), F.mse_loss).entries
+
+
+class Predicting(nn.Module):
+    """Has no loss in evaluation, as models that return predictions then."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 5)
+
+    def forward(self, x):
+        y = self.a(x)
+        return {"logits": y, "loss": y.pow(2).mean()} if self.training else y
+
+
+def test_a_model_without_a_loss_in_evaluation_is_trained():
+    x = torch.randn(8, 6)
+    with pytest.warns(UserWarning, match=r"cannot be evaluated.* no scalar loss"):
+        step = cleave.compile(Predicting(), (x,), threads=1)
+    step(x)
+    with pytest.raises(cleave.StepError, match=r"no loss in eval\(\) mode: .* no scalar loss"):
+        step.evaluate(x)
+    assert step.logits(x).shape == (8, 5)

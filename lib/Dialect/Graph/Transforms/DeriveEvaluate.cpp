@@ -19,6 +19,10 @@ using namespace cleave::graph;
 
 namespace {
 
+/// Of a module: why the model has no loss in evaluation mode, as text. There is
+/// no '@evaluate' then, and none is derived.
+constexpr llvm::StringLiteral kUnevaluatedAttr = "graph.unevaluated";
+
 struct DeriveEvaluate final
     : cleave::graph::impl::DeriveEvaluateBase<DeriveEvaluate> {
   using DeriveEvaluateBase::DeriveEvaluateBase;
@@ -27,31 +31,26 @@ struct DeriveEvaluate final
     FailureOr<func::FuncOp> source = findEntry(getOperation(), entry);
     if (failed(source))
       return signalPassFailure();
-    FailureOr<func::FuncOp> copy = evaluation(*source);
-    if (failed(copy) || failed(removeRandomness(*copy)))
-      return signalPassFailure();
-    returnWeight(*copy);
+    if (!getOperation()->hasAttr(kUnevaluatedAttr)) {
+      FailureOr<func::FuncOp> copy = evaluation(*source);
+      if (failed(copy) || failed(removeRandomness(*copy)))
+        return signalPassFailure();
+      returnWeight(*copy);
+    }
     if (dropEntry && SymbolTable::symbolKnownUseEmpty(*source, getOperation()))
       source->erase();
   }
 
-  /// The model as it is evaluated: a copy of `source`. One that writes to
-  /// buffers may compute something else then, and have an entry for it.
+  /// The model as it is evaluated: a copy of `source`, or the module's own
+  /// entry, if it computes something else then.
   FailureOr<func::FuncOp> evaluation(func::FuncOp source) {
     auto own = getOperation().lookupSymbol<func::FuncOp>(target);
-    if (own && own.getBody().hasOneBlock() && writesBuffers(source))
+    if (own && own.getBody().hasOneBlock())
       return own;
     FailureOr<func::FuncOp> copy = cloneEntry(source, target);
     if (succeeded(copy) && failed(dropWritten(*copy)))
       return failure();
     return copy;
-  }
-
-  static bool writesBuffers(func::FuncOp function) {
-    for (unsigned i = 0; i < function.getNumResults(); ++i)
-      if (function.getResultAttr(i, kUpdatesAttr))
-        return true;
-    return false;
   }
 
   /// An evaluation changes no buffer.

@@ -141,7 +141,7 @@ def native_dropout(c, x, p, train):
 
 @converts(aten.feature_dropout.default)
 def feature_dropout(c, x, p, train):
-    if not train or not p:
+    if not train or not p or (p < 1 and not c.random):
         return x
     ones = c.b.full(1, TensorType(x.shape[:2] + (1,) * (x.type.rank - 2), x.dtype))
     return c.b.binary("mul", x, with_dropout(c, ones, p))

@@ -368,9 +368,10 @@ def DeriveEvaluate : Pass<"graph-derive-evaluate", "::mlir::ModuleOp"> {
     divides by a sum over inputs, such as the number of valid targets, that sum
     is a further result, `loss_weight`: the mean of the losses of several
     batches, weighted by it, is the loss of all of them. Results that
-    update buffers are left out. If `entry` has such results and a function
-    `target` exists, it is kept: a model that writes buffers computes another
-    function in evaluation.
+    update buffers are left out. A function `target` that exists is kept, also
+    without randomness: a model that writes buffers or asks for its mode computes
+    another function in evaluation. An attribute `graph.unevaluated` of the module
+    says why the model has no loss in evaluation: then there is no `target`.
     ```mlir
     %0 = graph.dropout %x, %rng {probability = 1.0e-01 : f64, id = 0 : i64} : ...
     %1 = graph.exp %0 : (tensor<4xf32>) -> tensor<4xf32>

@@ -1,0 +1,101 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""The model in evaluation mode: its logits, and its loss where it differs from that of training by
+more than randomness."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterable
+
+import torch
+
+from .call_plan import Call
+from .converters.batch_norm import Groups
+from .errors import StateError, TraceError, UnsupportedError
+from .export import Exported, export
+from .ir import Function, Value
+
+
+@dataclasses.dataclass
+class Evaluated:
+    """The exported program of a model in evaluation mode."""
+
+    #: Its outputs are those of "loss" and "logits" that the model has; None if it has neither.
+    exported: Exported | None
+    #: Why there is no loss; empty if there is one.
+    reason: str = ""
+
+    @property
+    def outputs(self) -> list[str]:
+        return self.exported.outputs if self.exported else []
+
+
+def evaluated(module: torch.nn.Module, call: Call, loss_fn: Callable[..., Any] | None,
+              logits: bool, groups: Groups) -> Evaluated:
+    """Exports the model in evaluation mode. A model whose loss cannot be traced then may still
+    have logits. Raises StateError if it depends on state that an earlier forward computed."""
+    reason = ""
+    for want in (("loss", "logits"), ("logits",))[:1 + logits]:
+        try:
+            found = export(module, call, loss_fn, want[:1 + logits], False, groups)
+            return Evaluated(found if found.outputs else None, reason)
+        except StateError:
+            raise
+        except TraceError as error:
+            reason = reason or str(error)
+    return Evaluated(None, reason)
+
+
+def evaluation_entry(convert: Callable[[], Function], evaluation: Evaluated,
+                     compared: Callable[[], Function] | None) -> tuple[Function | None, str]:
+    """Returns the entry `@evaluate` that `convert` makes of the program in evaluation mode, or
+    None if the one that the compiler derives from the loss is the same; and why there is none,
+    "" if there is one. `compared` makes the loss of training without random numbers; None if it
+    differs in any case."""
+    reason = evaluation.reason
+    if not reason:
+        try:
+            function = convert()
+            if compared is not None and _computes_the_same(function, compared()):
+                return None, ""
+            return function, ""
+        except (TraceError, UnsupportedError) as error:
+            reason = str(error)
+    return None, reason
+
+
+def _computes_the_same(*functions: Function) -> bool:
+    """Returns whether the first results of two functions are the same expression of arguments."""
+    known: dict[Any, int] = {}
+    return len({_expression(function, known) for function in functions}) == 1
+
+
+def _expression(function: Function, known: dict[Any, int]) -> int:
+    """Returns the number of the expression that the first result of `function` is; equal
+    expressions have the same number in `known`."""
+    numbers: dict[int, Any] = {}
+
+    def numbered(key: Any) -> int:
+        return known.setdefault(key, len(known))
+
+    def of(values: Iterable[Value]) -> tuple[Any, ...]:
+        return tuple((numbers[id(v.op)], v.index) if v.op is not None else numbers[id(v)]
+                     for v in values)
+
+    for a in function.arguments:
+        numbers[id(a.value)] = numbered((a.role, a.name, a.value.type))
+    for op in function.ops:
+        attrs = tuple((k, _attribute(v)) for k, v in sorted(op.attrs.items()))
+        types = tuple(r.type for r in op.results)
+        numbers[id(op)] = numbered((op.name, op.head, attrs, op.origin.precision, types,
+                                    of(op.operands), tuple(op.keywords), of(op.keywords.values())))
+    return numbered(("result", of([function.results[0].value])))
+
+
+def _attribute(value: Any) -> Any:
+    """Returns an attribute as a value that can be compared by its bits."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().contiguous().reshape(-1)
+        return str(value.dtype), tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
+    return type(value).__name__, repr(value)
