@@ -8,12 +8,13 @@ patterns. A file imports only files of its own row and of the rows above:
 
     ir, builder, printer      the graph dialect as Python objects, and its text
     errors, locations         exceptions and their messages; the source lines that they name
+    process_state             what a forward changes in the process
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, rewritten as tensor code
-    patches, regions, custom_functions, autograd
-                              autograd semantics of eager code in a trace; regions of autocast
-                              and checkpoint
+    patches, generators, regions, custom_functions, autograd
+                              autograd semantics of eager code in a trace; its random numbers;
+                              regions of autocast and checkpoint
     registry, evaluate        the table of converters; the values of ops known at trace time
     matching, masks, attention
                               patterns over values; attention masks; the op attention

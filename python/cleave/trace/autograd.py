@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from .custom_functions import FunctionUse, apply_function
 from .errors import OUTSIDE, EagerError, ForwardStateError
 from .forward_state import Constants, name_of
+from .generators import only_the_seed_of_the_step, refuse_generator
 from .memory import memory_of, version_of
 from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torch_random_numbers,
                       patched, refuse_backward)
@@ -45,6 +46,9 @@ _REFUSED: dict[Any, str] = {
         "assigning .data in the forward is not compiled; compute a new tensor",
 }
 _DETACH = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+#: Functions by which torch.func leaves a transform, also behind an error.
+_LEAVING = {"_jvp_decrement_nesting", "_grad_decrement_nesting", "_vmap_decrement_nesting",
+            "_exit_dual_level", "_func_decrement_nesting"}
 #: Functions that do not write to a tensor, although their names end with an underscore.
 _NOT_WRITTEN = {"requires_grad_", "detach_", "share_memory_", "rename_"}
 
@@ -98,9 +102,12 @@ class _AutogradMode(TorchFunctionMode):
         kwargs = kwargs or {}
         transform = torch._C._functorch.peek_interpreter_stack()
         if transform is not None:
-            if transform.key() != torch._C._functorch.TransformType.Vmap:
+            if transform.key() != torch._C._functorch.TransformType.Vmap \
+                    and getattr(function, "__name__", "") not in _LEAVING:
                 refuse_backward()
+            refuse_generator((args, kwargs))
             return function(*args, **kwargs)
+        refuse_generator((args, kwargs))
         function = REPLACEMENTS.get(function, function)
         if function in _REFUSED:
             raise EagerError(_REFUSED[function])
@@ -249,7 +256,8 @@ def autograd_semantics(originals: Originals, module: torch.nn.Module,
                                        originals.regions.checkpoint)),
                  (hooks, "__enter__", enter_saved_tensors_hooks(hooks.__dict__["__enter__"])),
                  (torch.autograd, "_engine_run_backward", refuse_backward)), \
-            only_torch_random_numbers(), _AutogradMode(originals, module, inputs):
+            only_torch_random_numbers(), only_the_seed_of_the_step(), \
+            _AutogradMode(originals, module, inputs):
         yield
 
 

@@ -30,6 +30,7 @@ from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
 from .patches import unvalidated_distributions
+from .process_state import restored_process
 from .regions import recorded
 from .widen import computed_types
 
@@ -249,7 +250,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
-    with (_mode(module, training), static_experts(module, sequences), _record_all_frames(),
+    with (restored_process(), _mode(module, training), static_experts(module, sequences), _record_all_frames(),
           unvalidated_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
           recorded(step.originals.regions), _without_autocast() as step.surrounding):
@@ -347,6 +348,6 @@ def eager_step(module: torch.nn.Module, example_inputs: Any, loss_fn, double: bo
     values = [_example(t, device) for t in call.inputs.values()]
     if double:
         values = [t.double() if t.is_floating_point() else t for t in values]
-    with _mode(module, True), warnings.catch_warnings():
+    with restored_process(), _mode(module, True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield lambda: step.compute(*values)[0]

@@ -32,7 +32,8 @@ DYNAMIC = ("its result has a shape, or is a number, that depends on the values o
            "(ignore_index)")
 
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ')
-_LIBRARY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+#: The folder of torch.
+LIBRARY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _EXPERTS = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "moe.py")
 _IMPORTS = os.path.dirname(importlib.__file__) + os.sep
@@ -51,7 +52,7 @@ def _innermost(trace: str) -> tuple[str, int, int] | None:
     found = None
     for line in trace.splitlines():
         match = _FRAME.match(line)
-        if match and not match[1].startswith((_LIBRARY, _HERE, _EXPERTS, "<eval_with_key>")):
+        if match and not match[1].startswith((LIBRARY, _HERE, _EXPERTS, "<eval_with_key>")):
             found = (match[1], int(match[2]))
     if found is None:
         return None
@@ -104,7 +105,7 @@ def _first_paragraph(error: BaseException) -> str:
 
 def _raised_by_torch(error: BaseException) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and frames[-1].filename.startswith((_LIBRARY, _HERE, "<"))
+    return bool(frames) and frames[-1].filename.startswith((LIBRARY, _HERE, "<"))
 
 
 def located(error: BaseException) -> str:
@@ -125,6 +126,6 @@ def _user_line(frames: traceback.StackSummary, file: str | None = None) -> str:
     """Returns the innermost frame of the user's code (in `file`, if given and found) as
     `file:line: `; empty if there is none."""
     frames = [f for f in frames
-              if not f.filename.startswith((_LIBRARY, _HERE, _IMPORTS, _CONTEXTS, "<"))]
+              if not f.filename.startswith((LIBRARY, _HERE, _IMPORTS, _CONTEXTS, "<"))]
     own = [f for f in frames if f.filename == file] or frames
     return f"{own[-1].filename}:{own[-1].lineno}: " if own else ""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.trace.process_state import process_state
 
 X, Y = (torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 
@@ -54,3 +55,14 @@ def same(ours, theirs):
         assert (found is None) == (expected is None), name
         if expected is not None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7, msg=name)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """What a trace enters or sets in the process, it leaves, also if it refuses the model. Active
+    in each file of tests that imports it."""
+    before = process_state()
+    yield
+    changed = [i for i, (a, b) in enumerate(zip(before, process_state())) if a != b]
+    assert not changed, f"a trace has changed entries {changed} of the state of the process"
+    (torch.ones(2) * nn.Parameter(torch.ones(2))).sum().backward()

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cleave.trace
 from cleave.trace import TraceError
-from eager_support import X, Y, Two, compiled, eager, same
+from eager_support import X, Y, Two, compiled, eager, nothing_is_left, same  # noqa: F401
 
 
 class Reverse(torch.autograd.Function):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import cleave.trace
 from cleave.trace import TraceError, UnsupportedError, locations
-from eager_support import X, Y, Two, compiled, eager, same
+from eager_support import X, Y, Two, compiled, eager, nothing_is_left, same  # noqa: F401
 
 PLACES = torch.tensor([1])
 
