@@ -7,8 +7,9 @@ first use, so that `import cleave` is quick. The files:
 
     compile, trainable, check     `cleave.compile`; what can be trained; comparison with eager
                                   PyTorch
-    step, program, results, batch a compiled step, its program for one shape, what it returns,
-                                  the tensors that it takes
+    step, program, results, batch, call_inputs
+                                  a compiled step, its program for one shape, what it returns,
+                                  the tensors that it takes, and those of a call
     buckets, background           programs for a few lengths, compiled in another thread
     state, checkpoint             tensors and states that are loaded; folders that are saved
     optim, schedules, loss_scale  optimizers, learning rates, the scale of the loss in fp16

@@ -60,6 +60,8 @@ class Buckets:
         """The number of samples and the length of `inputs`."""
         lengths, batch = {}, self.batch
         for name, value in zip(self.names, inputs):
+            if value is None:
+                continue
             for dim in self.lengths.get(name, ()):
                 if dim >= value.ndim:
                     raise ValueError(f"input '{name}' has {value.ndim} dimensions; dimension "
@@ -73,9 +75,9 @@ class Buckets:
         return batch, next(iter(lengths), self.sizes[0][1])
 
     def pad(self, inputs: Sequence[torch.Tensor], to=None) -> tuple[torch.Tensor, ...]:
-        """`inputs`, all or the first ones, padded at their ends."""
+        """`inputs` padded at their ends; one that is left out is None."""
         samples, length = to or self.fit(inputs)
-        return tuple(_padded(value, {
+        return tuple(None if value is None else _padded(value, {
             **({0: samples} if samples is not None and name in self.samples else {}),
             **dict.fromkeys(self.lengths.get(name, ()), length)}, self.values[name])
             for name, value in zip(self.names, inputs))

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import os
+import warnings
 from typing import Any, Callable, Iterator, Mapping
 
 import torch
@@ -95,7 +96,10 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
         inputs, shortened = _shortened(model, inputs)
         if shortened:
             try:
-                traced = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
+                with warnings.catch_warnings():
+                    # They have been given for the whole batch.
+                    warnings.simplefilter("ignore")
+                    traced = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
             except (TraceError, UnsupportedError) as error:
                 raise Skipped(f"the batch is too large to be compared, and the model does not "
                               f"take its first samples alone ({error})") from None

@@ -16,8 +16,10 @@ from typing import Any, Callable, Mapping
 import torch
 
 from .background import Background
+from .call_inputs import CallInputs, shape_key
 from .checkpoint import Checkpoints
 from .forks import alone
+from .messages import close_names
 from .processes import agree_on_values
 from .program import Program
 from .reports import Reports
@@ -28,23 +30,29 @@ from .state import (
     choose_tensors,
     initial_values,
     logical_shape,
-    not_dense,
     read_counts,
     read_loss_scale,
     split_slots,
     whole,
-    wide_type,
 )
 
 log = logging.getLogger("cleave")
 
 
-def _shape_key(inputs):
-    """What a program is compiled for; inputs of 16 bits may also be given in f32."""
-    return tuple((tuple(t.shape), wide_type(t.dtype)) for t in inputs)
+#: How what a person may want to set is set.
+_SET_OTHERWISE = {
+    "lr": "the learning rate is the optimizer's: a number, or a cleave.Schedule of the step's "
+          "number, in optimizer=cleave.AdamW(lr=...)",
+    "seed": "the seed is an argument of cleave.compile, and is part of the state that "
+            "load_training_state restores",
+    "step": "the number of steps is part of the state that load_training_state restores",
+    "skipped": "the number of skipped steps is part of the state that load_training_state restores",
+    "loss_scale": "the scale of the loss is an argument of cleave.compile, and is part of the state "
+                  "that load_training_state restores",
+}
 
 
-class Step(Reports, Checkpoints):
+class Step(Reports, Checkpoints, CallInputs):
     """A training step of one model.
 
     Calling it runs forward, backward and update on a whole batch and returns the
@@ -81,6 +89,18 @@ class Step(Reports, Checkpoints):
         if buckets is not None:
             buckets.take_values(self._live.tensors)
         self._load_from_module()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name[:1] != "_" and getattr(getattr(type(self), name, None), "fset", None) is None:
+            own = [n for n in dir(type(self)) if n[0] != "_"]
+            settable = [n for n in own if getattr(getattr(type(self), n), "fset", None)]
+            known = f"it has {', '.join(close_names(name, own))}"
+            raise AttributeError(
+                f"'{name}' of a step cannot be set: "
+                + _SET_OTHERWISE.get(name, "a step is what cleave.compile has made; "
+                                     + ("it cannot be replaced" if name in own else known))
+                + f". What can be set is {', '.join(settable)}")
+        super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol):
         raise TypeError(
@@ -135,7 +155,7 @@ class Step(Reports, Checkpoints):
             self._live.set(name, self._live.tensor(source))
 
     def _compile_for(self, inputs):
-        key = _shape_key(inputs)
+        key = shape_key(inputs)
         program = self._programs.get(key)
         if program is None and self._background is not None and key in self._background:
             program = Program(*self._background.take(key), self._processes)
@@ -160,12 +180,12 @@ class Step(Reports, Checkpoints):
             return
         jobs = {}
         for inputs in self._buckets.others():
-            jobs[_shape_key(inputs)] = self._build(inputs, later=True)
+            jobs[shape_key(inputs)] = self._build(inputs, later=True)
         self._background = Background(jobs)
         weakref.finalize(self, self._background.stop)
 
     def _padded(self, inputs):
-        """The inputs of a call, all or the first ones, as programs take them."""
+        """The inputs of a call, of which one that is left out is None, as programs take them."""
         return inputs if self._buckets is None else self._buckets.pad(inputs)
 
     def _program_for(self, inputs):
@@ -319,53 +339,6 @@ class Step(Reports, Checkpoints):
             loss_scale=scale,
         )
 
-    def _ordered(self, inputs, named):
-        """The inputs of a call as tensors, in the order of the program's."""
-        names = self._live.traced.input_names
-        unknown = [n for n in named if n not in names[len(inputs) :]]
-        if unknown or len(inputs) > len(names):
-            raise TypeError(
-                f"the model takes {len(names)} inputs ({', '.join(names)}), each "
-                f"once; {len(inputs)} given by position"
-                + (f", and by name {', '.join(named)}" if named else "")
-            )
-        rest = [named[n] for n in names[len(inputs) :] if n in named]
-        present = names[: len(inputs) + len(rest)]
-        missing = [n for n in present[len(inputs) :] if n not in named]
-        if missing:
-            raise TypeError(f"input '{missing[0]}' is missing")
-        return tuple(self._typed(n, i) for n, i in zip(names, (*inputs, *rest)))
-
-    def _typed(self, name, value):
-        """`value` as a tensor of the type that the model takes."""
-        try:
-            value = torch.as_tensor(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"input '{name}' is not a tensor: {error}") from None
-        if kind := not_dense(value):
-            raise TypeError(f"input '{name}' {kind}")
-        if value.is_meta or not value.numel():
-            what = "is on the meta device" if value.is_meta else "has no elements"
-            raise ValueError(f"input '{name}' {what}")
-        wanted = self._live.traced.input_types[name][1]
-        if not torch.can_cast(value.dtype, wanted):
-            raise TypeError(
-                f"input '{name}' is {str(value.dtype).removeprefix('torch.')}, but the "
-                f"model takes {str(wanted).removeprefix('torch.')}"
-            )
-        return value.to(wanted)
-
-    def _whole(self, inputs, named):
-        """The inputs of a call that needs them all."""
-        ordered = self._ordered(inputs, named)
-        names = self._live.traced.input_names
-        if len(ordered) < len(names):
-            raise TypeError(
-                f"the model takes {len(names)} inputs ({', '.join(names)}), "
-                f"{len(ordered)} given"
-            )
-        return ordered
-
     @alone
     def __call__(self, *inputs, **named) -> Loss:
         """Trains on one batch, given by position or by name.
@@ -414,43 +387,27 @@ class Step(Reports, Checkpoints):
 
     @alone
     def logits(self, *inputs, **named) -> torch.Tensor:
-        """The model's logits with dropout off; labels may be left out.
+        """The model's logits, as it computes them in `eval()` mode. Inputs on which they do
+        not depend, such as labels, may be left out.
 
         Raises:
+            TypeError: an input is left out on which the logits depend.
             StepError: the model has no logits among its outputs.
         """
-        names = self._live.traced.input_names
-        inputs = self._ordered(inputs, named)
-        if not inputs:
-            raise TypeError(f"the model takes inputs ({', '.join(names)}); none given")
-        given, inputs = inputs, self._padded(inputs)
-        if len(inputs) < len(names):
-            # Inputs on which logits do not depend have the shape of the example.
-            inputs += tuple(
-                torch.zeros(shape, dtype=dtype)
-                for shape, dtype in self._input_types(inputs)[len(inputs) :]
-            )
-        program = self._program_for(inputs)
-        if "logits" not in program.session.entries():
+        traced = self._live.traced
+        if "logits" not in traced.entries:
             raise StepError("the model has no logits among its outputs")
+        given = self._given(inputs, named)
+        left_out = [n for n in traced.logits_inputs if n not in given]
+        if left_out:
+            raise TypeError(
+                f"the logits depend on {', '.join(map(repr, left_out))}, which "
+                f"{'is' if len(left_out) == 1 else 'are'} left out; give "
+                f"{'it' if len(left_out) == 1 else 'them'}, as in training: what the model does "
+                "without is not compiled")
+        given = tuple(given.get(n) for n in traced.input_names)
+        inputs = self._complete(self._padded(given))
+        program = self._program_for(inputs)
         values, *_ = self._call(program, "logits", inputs, ["logits"])
         logits = program.typed("logits", values["logits"])
         return logits if self._buckets is None else self._buckets.cut(logits, given)
-
-    def _input_types(self, given):
-        """Shapes and dtypes of all inputs, with the batch size of `given`."""
-        known = list(self._programs)
-        if self._buckets is not None:
-            known += map(_shape_key, self._buckets.others())
-        for key in known:
-            if key[: len(given)] == _shape_key(given):
-                return key
-        batch = given[0].shape[0]
-        alike = [key for key in known if all(
-            shape[1:] == tuple(t.shape[1:]) for (shape, _), t in zip(key, given))]
-        example = (alike or known)[0]
-        old = example[0][0][0]
-        return tuple(
-            ((batch, *shape[1:]) if shape and shape[0] == old else shape, dtype)
-            for shape, dtype in example
-        )

@@ -16,6 +16,7 @@ from typing import Any, Mapping, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
@@ -46,6 +47,8 @@ class Exported:
     reached: set[str]
     #: The 16-bit types of autocast regions, and those of computations with frozen parameters.
     narrow: set[torch.dtype]
+    #: What the model returns beside loss and logits.
+    dropped: list[str]
 
 
 # The step -----------------------------------------------------------------------------
@@ -61,6 +64,8 @@ class _CallRecord:
     reached: set[str] = set()
     #: Changes of Python state.
     changes: list[StateChange] = []
+    #: What the model returns beside loss and logits.
+    dropped: list[str] = []
 
 
 class _Step(torch.nn.Module):
@@ -94,8 +99,11 @@ class _Step(torch.nn.Module):
         output = self.module(*(inputs[n] for n in self.call_plan.positional),
                              **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
         loss, logits = _loss_and_logits(output)
+        self.found.dropped = _others(output, loss, logits)
         if self.loss_fn is not None:
             predicted = logits if logits is not None else output
+            if predicted is output:
+                self.found.dropped = []
             loss = self.loss_fn(predicted, *(inputs[n] for n in self.call_plan.targets))
             logits = predicted if isinstance(predicted, torch.Tensor) else None
         if "loss" in self.want and loss is None:
@@ -127,6 +135,22 @@ def _loss_and_logits(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | N
         raise TraceError(f"the model returns {type(output).__name__}, which holds neither a "
                          "loss nor logits; return a tensor, or a tuple or dict of them")
     return loss, logits
+
+
+def _others(output: Any, *taken: torch.Tensor | None) -> list[str]:
+    """Returns the names of the tensors in the output of a model other than `taken`: keys or
+    attributes, or places in a tuple."""
+    if isinstance(output, torch.Tensor):
+        return []
+    if isinstance(output, Mapping):
+        parts = {f"'{k}'": v for k, v in output.items()}
+    elif isinstance(output, Sequence):
+        parts = {f"output {i}": v for i, v in enumerate(output)}
+    else:
+        parts = {f"'{k}'": v for k, v in getattr(output, "__dict__", {}).items()}
+    return [name for name, value in parts.items()
+            if not any(value is t for t in taken)
+            and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value))]
 
 
 def _is_loss(x: torch.Tensor) -> bool:
@@ -283,7 +307,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                              or untraceable(error) + devices(module, error)
                              + position_note(module, call)) from error
     narrow = step.originals.regions.autocast | computed_types(module, program)
-    return Exported(program, step.found.names, step.found.reached, narrow)
+    return Exported(program, step.found.names, step.found.reached, narrow, step.found.dropped)
 
 
 def _shared_buffers(module: torch.nn.Module) -> list[str]:

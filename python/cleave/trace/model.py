@@ -140,6 +140,9 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
         raise TraceError(str(error)) from None
     tensors = ModelTensors(module)
     loss = export(module, call, loss_fn, ("loss",), True, groups)
+    if loss.dropped:
+        warn(f"the model also returns {', '.join(loss.dropped)}, which a step does not return: "
+             "it has the loss, and `logits` the logits")
     tensors.mark_written(loss.program)
     asked = parameter_types(module) | loss.narrow
     wide = bool(asked) and not keep_types
