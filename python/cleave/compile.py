@@ -353,7 +353,7 @@ def compile(
     from .buckets import Buckets, check_padding
     from . import check as checking
     from .trace import Groups, PrecisionPolicy, trace
-    from .trace.call_plan import plan_call
+    from .trace.call_plan import plan_call, samples_note
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
@@ -559,6 +559,9 @@ def compile(
             if " native form " in message or " type" in message:
                 message += other_types(model)
             message = coupled_samples(message, options["micro_batches"], deterministic)
+            if " samples" in message:
+                message += samples_note({n: torch.empty(shape, device="meta")
+                                         for n, (shape, _) in traced.input_types.items()})
             raise _cleave.CompileError(message) from None
         remarks = map(readable_places, compiled.warnings())
         return traced, compiled, [*remarks, *module_remarks(interlock, compiled)]

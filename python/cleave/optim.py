@@ -81,6 +81,10 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
+            if callable(self.lr) or hasattr(self.lr, "get_last_lr"):
+                raise TypeError("lr is a function; a learning rate that changes with the step is a "
+                                "cleave.Schedule: lr=cleave.Schedule(0.1, function), where "
+                                "function(step) is the factor of 0.1")
             check("lr", self.lr)
         if self.max_grad_norm is not None:
             check("max_grad_norm", self.max_grad_norm)

@@ -15,15 +15,20 @@ class Schedule:
     the rate of the first update, as in torch's LambdaLR.
     """
 
-    def __init__(self, lr: float, factor: Callable[[int], float], text: str):
+    def __init__(self, lr: float, factor: Callable[[int], float], text: str = ""):
         check("lr", lr)
+        if not callable(factor):
+            raise TypeError(f"factor is {factor!r}; it must be a function of the step's number")
         self.lr = lr
         self._factor = factor
-        self._text = text
+        self._text = text or f"Schedule({lr}, {factor!r})"
 
     def value(self, step: int) -> float:
-        """The learning rate of the update after `step` finished ones."""
-        return self.lr * self._factor(step)
+        """The learning rate of the update after `step` finished ones. Raises ValueError if it
+        is negative or not finite."""
+        rate = self.lr * self._factor(step)
+        check(f"lr of step {step}", rate)
+        return float(rate)
 
     def __repr__(self) -> str:
         return self._text

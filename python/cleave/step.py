@@ -19,6 +19,7 @@ from .background import Background
 from .call_inputs import CallInputs, shape_key
 from .checkpoint import Checkpoints
 from .forks import alone
+from .masters import choose_masters, masters
 from .messages import close_names
 from .processes import agree_on_values
 from .program import Program
@@ -265,7 +266,8 @@ class Step(Reports, Checkpoints, CallInputs):
     def training_state(self) -> dict[str, Any]:
         """Optimizer state, step, seed and data position, copied. State that belongs to
         no parameter, the scales of `precision="fp8"`, is under "" in "optimizer". With
-        `state_dict(masters=True)` all this continues a run bit for bit. `step` counts calls,
+        `state_dict()` all this continues a run bit for bit: what the module has in 16 bits
+        is in "masters" in f32, as the step trains it. `step` counts calls,
         `skipped` those of them that overflowed; each of the others made
         `updates_per_step` updates: more than 1 with "pipedream"."""
         slots: dict[str, dict[str, torch.Tensor]] = {}
@@ -282,21 +284,32 @@ class Step(Reports, Checkpoints, CallInputs):
             "seed": self._live.session.seed,
             "data_position": self.data_position,
             "optimizer": split_slots(self._live.traced.parameters, slots),
+            **({"masters": own} if (own := self._masters()) else {}),
         }
+
+    def _masters(self) -> dict[str, torch.Tensor]:
+        traced = self._live.traced
+        return masters((*traced.parameters, *traced.buffers), self._live.tensors,
+                       self._framework_view)
 
     @alone
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `training_state` returned. On an error nothing is
-        changed.
+        """Restores what `training_state` returned. Of a module of 16 bits, the `state_dict` of
+        the same step is loaded first, since the state has the masters of these weights. On
+        an error nothing is changed.
 
         Raises:
             KeyError: entries are missing, or parameters or slots are unknown;
                 all listed.
             TypeError: an entry is of another type.
             ValueError: shapes differ, or a count is negative; all listed. Or the
-                updates that were made are not a whole number of steps of this program.
+                updates that were made are not a whole number of steps of this program, or
+                the masters are those of other weights.
         """
-        chosen = choose_slots(self._live.traced.parameters, self._live.tensors, state)
+        traced = self._live.traced
+        chosen = choose_slots(traced.parameters, self._live.tensors, state)
+        chosen.update(choose_masters((*traced.parameters, *traced.buffers), self._live.tensors,
+                                     state, self._framework_view))
         counts = read_counts(state, self._live.updates_per_step)
         self._live.set_all(chosen, counts, read_loss_scale(state))
 

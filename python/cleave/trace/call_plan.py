@@ -93,6 +93,19 @@ def position_note(module: torch.nn.Module, call: Call) -> str:
             "give them by name")
 
 
+def samples_note(inputs: Mapping[str, torch.Tensor]) -> str:
+    """Returns the end of an error message that names inputs whose first dimensions differ; empty
+    if there are none."""
+    first: dict[int, str] = {}
+    for name, tensor in inputs.items():
+        if tensor.dim():
+            first.setdefault(tensor.shape[0], name)
+    if len(first) < 2:
+        return ""
+    return ("; the first dimensions of the inputs differ: "
+            + ", ".join(f"'{name}' has {size}" for size, name in first.items()))
+
+
 def _named_targets(forward: Mapping[str, inspect.Parameter], given: Sequence[str],
                    loss_fn: Callable[..., Any]) -> list[str]:
     """Returns which inputs of a dict are the targets of `loss_fn`, in its order: those that forward

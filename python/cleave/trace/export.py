@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
-from .call_plan import Call, plan_call, position_note
+from .call_plan import Call, plan_call, position_note, samples_note
 from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed, is_functional, keep_nested_locations
@@ -305,7 +305,8 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 raise TraceError(f"a tensor {OUTSIDE}") from error
             raise TraceError(unwritable_names(module, error)
                              or untraceable(error) + devices(module, error)
-                             + position_note(module, call)) from error
+                             + position_note(module, call)
+                             + samples_note(call.inputs)) from error
     narrow = step.originals.regions.autocast | computed_types(module, program)
     return Exported(program, step.found.names, step.found.reached, narrow, step.found.dropped)
 

@@ -18,7 +18,7 @@
 
 // IDLE: warning: axis "x" shards nothing: its 2 positions compute the same values; add a recipe that uses it
 // PARTS: error: dimension 0 of parameter "up" has size 16, not divisible by the 32 positions of axis "tp": use 2, 4, 8 or 16 positions, or replicate the parameter by a placement
-// SAMPLES: error: 'func.func' op argument 3 ("x") has 4 samples, fewer than the 5 positions of axis "dp": use at most 4
+// SAMPLES: error: input "x" has 4 samples, fewer than the 5 positions of axis "dp": use at most 4
 // AXIS: error: recipe 'megatron' is bound to axis "tp", which the mesh does not have: it has "dp"
 // NAME: error: there is no recipe 'zero4'; there are context, dp, expert, megatron, megatron-sp, ring, summa25d, summa2d, two-ring, ulysses, zero1, zero2, zero3
 // SIZE: error: a mesh is written as "dp=2,tp=4": 'dp=0' is not an axis with a positive size
@@ -39,7 +39,7 @@
 // NOFOLD: error: recipes 'summa2d' and 'expert' split features and samples over axis "col": an axis has one of them; bind one recipe to another axis
 // NONE: error: recipe 'expert': the model has no experts, that is, no batched product in which each batch index has its own weights
 // EXPERTS: error: 'graph.contract' op has 4 experts, fewer than the 5 positions of axis "ep"
-// TOKENS: error: 'func.func' op argument 1 ("x") has 6 samples, fewer than the 8 positions of axis "ep": use at most 6
+// TOKENS: error: input "x" has 6 samples, fewer than the 8 positions of axis "ep": use at most 6
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=2,col=4 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=SQUARE
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=row=3,col=3 recipes=summa2d" 2>&1 | FileCheck %s --check-prefix=BLOCKS

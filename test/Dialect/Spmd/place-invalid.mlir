@@ -1,6 +1,6 @@
 // RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{argument 1 ("ids") has 6 samples, not divisible by 4 micro-batches: use 1, 2, 3 or 6}}
+// expected-error @+1 {{input "ids" has 6 samples, not divisible by 4 micro-batches: use 1, 2, 3 or 6}}
 func.func @f(%w: tensor<3x4xf32>, %x: tensor<6x4xi64> {graph.batch_dim = 0 : i64, graph.name = "ids"}) {
   return
 }

@@ -311,3 +311,78 @@ def test_llama(tied, attention):
         optimizer.step()
         assert float(step(**batch)) == pytest.approx(loss.item(), abs=2e-2)
     assert {v.dtype for v in step.state_dict().values()} == {torch.bfloat16}
+
+
+class Stacked(nn.Module):
+    """Parameters, a written buffer and two layers of 16 bits."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.b.weight = self.a.weight
+        self.register_buffer("seen", torch.zeros(8))
+        self.bfloat16()
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.seen.mul_(0.9).add_(x.mean(0) * 0.1)
+        return self.b(torch.tanh(self.a(x)))
+
+
+def stacked(**options):
+    x, y = (torch.randn(4, 8, generator=torch.Generator().manual_seed(s)) for s in (1, 2))
+    step = cleave.compile(Stacked(), (x.bfloat16(), y), lambda o, t: ((o.float() - t) ** 2).mean(),
+                          optimizer=cleave.AdamW(lr=1e-4), threads=1, **options)
+    return step, (x.bfloat16(), y)
+
+
+@pytest.mark.parametrize("options", [{}, {"mesh": {"dp": 2}, "plan": "zero1"}], ids=str)
+def test_states_of_a_16_bit_model_continue_it_bit_for_bit(options):
+    step, batch = stacked(**options)
+    for _ in range(20):
+        step(*batch)
+    weights, state = step.state_dict(), step.training_state()
+    assert weights["a.weight"].dtype == torch.bfloat16
+    assert state["masters"].keys() == {"a.weight", "a.bias", "b.bias", "seen"}
+    other, _ = stacked(**options)
+    other.load_state_dict(weights)
+    other.load_training_state(state)
+
+    def all_of(step):
+        slots = step.training_state()["optimizer"]
+        return {**step.state_dict(masters=True),
+                **{f"{n} {s}": v for n, own in slots.items() for s, v in own.items()}}
+
+    for _ in range(4):
+        ours, theirs = all_of(other), all_of(step)
+        assert all(torch.equal(ours[n], v) for n, v in theirs.items())
+        assert float(step(*batch)) == float(other(*batch))
+    third, _ = stacked(**options)
+    third.load_state_dict(step.state_dict(masters=True))
+    third.load_training_state(step.training_state())
+    assert all(torch.equal(v, all_of(third)[n]) for n, v in all_of(step).items())
+
+
+def test_masters_of_other_weights_are_refused():
+    step, batch = stacked()
+    for _ in range(20):
+        step(*batch)
+    state, (other, _) = step.training_state(), stacked()
+    before = other.state_dict(masters=True)
+    with pytest.raises(ValueError, match="masters of .* first load the state_dict"):
+        other.load_training_state(state)
+    assert other.step == 0
+    for change, kind, message in (
+            (lambda m: m.pop("a.bias"), KeyError, "missing a.bias"),
+            (lambda m: m.update(c=torch.ones(1)), KeyError, "unknown c"),
+            (lambda m: m.update({"a.bias": torch.ones(3)}), ValueError, r"a.bias: \[3\] given"),
+            (lambda m: m.update({"a.bias": 3}), TypeError, "a.bias: int given")):
+        wrong = {**state, "masters": dict(state["masters"])}
+        change(wrong["masters"])
+        with pytest.raises(kind, match=message):
+            other.load_training_state(wrong)
+    assert all(torch.equal(v, before[n]) for n, v in other.state_dict(masters=True).items())
+    # Without masters it trains on from the weights as they are.
+    other.load_training_state({k: v for k, v in state.items() if k != "masters"})
+    assert other.step == 20

@@ -157,3 +157,46 @@ def test_attributes_that_cannot_be_set(name, message):
     assert name in ("last", "evaluate", "step", "loss_scale") or not hasattr(step, name)
     step.data_position = 3
     assert step.data_position == 3
+
+
+# Messages about inputs ----------------------------------------------------------------
+
+
+def test_inputs_of_different_numbers_of_samples_are_both_named():
+    x, y = torch.randn(8, 16), torch.randn(8, 16)
+    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, threads=1)
+    with pytest.raises(cleave.trace.TraceError,
+                       match="first dimensions of the inputs differ: 'input' has 4, 'target' has 8"):
+        step(x[:4], y)
+
+
+@pytest.mark.parametrize("options, samples", [
+    ({"mesh": {"dp": 4}}, 3), ({"deterministic": 4}, 6),
+    ({"mesh": {"dp": 4}, "micro_batches": 2}, 3)], ids=str)
+def test_a_batch_that_does_not_fit_names_its_input(options, samples):
+    x, y = torch.randn(8, 16), torch.randn(8, 16)
+    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, **options)
+    with pytest.raises(cleave.CompileError, match=f'input "input" has {samples} samples') as caught:
+        step(x[:samples], y[:samples])
+    assert "func.func" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lr", [lambda step: 0.1,
+                                torch.optim.lr_scheduler.LambdaLR(
+                                    torch.optim.SGD([torch.ones(1)], lr=1.0), lambda step: 0.1)])
+def test_a_rate_that_is_a_function_is_a_schedule(lr):
+    with pytest.raises(TypeError, match=r"lr=cleave.Schedule\(0.1, function\)"):
+        cleave.SGD(lr=lr)
+
+
+def test_a_schedule_of_a_function():
+    schedule = cleave.Schedule(0.5, lambda step: 1 / (step + 1))
+    x, y = torch.randn(8, 16), torch.randn(8, 16)
+    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, threads=1,
+                          optimizer=cleave.SGD(lr=schedule))
+    assert [step(x, y).lr for _ in range(3)] == [0.5, 0.25, 0.5 / 3]
+    assert repr(schedule).startswith("Schedule(0.5, ")
+    with pytest.raises(TypeError, match="factor is 3"):
+        cleave.Schedule(0.5, 3)
+    with pytest.raises(ValueError, match="lr of step 2 is nan"):
+        cleave.Schedule(0.5, lambda step: float("nan")).value(2)

@@ -187,15 +187,15 @@ private:
                    : samples.each % microBatches == 0)
           continue;
         auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
-        std::string what = std::to_string(i) +
-                           (name ? " (\"" + name.str() + "\")" : std::string());
+        std::string what = name ? "input \"" + name.str() + "\""
+                                : "argument " + std::to_string(i);
         // Users give grains for the global batch.
         if (grains > 0)
-          return function.emitOpError("argument ")
+          return function.emitError()
                  << what << " has " << samples.all
                  << " samples, not divisible by " << grains.getValue()
                  << " grains: use " << grainsThatFit(batches);
-        return function.emitOpError("argument ")
+        return function.emitError()
                << what << " has " << samples.each << " samples"
                << (samples.each == samples.all ? "" : " on each device")
                << ", not divisible by " << microBatches.getValue()

@@ -34,10 +34,9 @@ LogicalResult cleave::spmd::applyDp(Annotator &annotator, StringRef axis) {
           annotator.getMesh().size(
               annotator.given(argument).dims[dim.getInt()]);
       if (size < parts)
-        return function.emitOpError("argument ")
-               << index << " (\""
+        return function.emitError("input \"")
                << graph::getArgString(function, index, graph::kNameAttr)
-               << "\") has " << size << " samples, fewer than the " << parts
+               << "\" has " << size << " samples, fewer than the " << parts
                << " positions of axis \"" << axis << "\": use at most " << size;
       annotator.split(argument, dim.getInt(), axis);
     }
