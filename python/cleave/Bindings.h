@@ -72,6 +72,8 @@ inline void bindProcesses(nb::module_ &m) {
     return runtime::startedAsRank() ? runtime::processesInAll() : 1;
   });
   m.def("processes_here", &runtime::processesHere);
+  m.def("patience", &runtime::patienceSeconds);
+  m.def("set_patience", &runtime::setPatience);
 }
 
 } // namespace cleave::python

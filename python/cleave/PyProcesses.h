@@ -8,6 +8,7 @@
 #ifndef CLEAVE_PYTHON_PYPROCESSES_H
 #define CLEAVE_PYTHON_PYPROCESSES_H
 
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Runtime/Session/Launcher.h"
 #include "cleave/Runtime/Session/Processes.h"
@@ -46,12 +47,25 @@ public:
   /// The processes of this interpreter, or null before `connect`.
   static PyProcesses *get() { return *slot(); }
 
-  /// Fails if they do not find each other. Not if this process is the only one.
-  static PyProcesses *connect() {
+  /// Fails if they do not find each other, or a signal's handler raises
+  /// meanwhile. `secret` is what the launcher has given to them, or "".
+  static PyProcesses *connect(const std::string &secret) {
     if (!get()) {
-      auto made = runtime::Processes::connect();
-      if (!made)
-        throw ProcessFailure(llvm::toString(made.takeError()));
+      std::optional<nb::python_error> signal;
+      auto made = waiting([&] {
+        return runtime::Processes::connect(secret, [&] {
+          nb::gil_scoped_acquire held;
+          if (auto raised = pendingSignal())
+            signal.emplace(std::move(*raised));
+          return signal.has_value();
+        });
+      });
+      if (!made) {
+        std::string why = llvm::toString(made.takeError());
+        if (signal)
+          throw *signal;
+        throw ProcessFailure(why);
+      }
       // Kept to the end of the process, when their connections end.
       *slot() = new PyProcesses(std::move(*made));
     }

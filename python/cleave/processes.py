@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import logging
 import math
+import os
+import secrets
 import sys
 import threading
 import time
@@ -43,7 +46,7 @@ def connect(ranks: str, axes: Mapping[str, int]):
                          f"start the script with mpirun -n {math.prod(axes.values())} or "
                          f"torchrun --nproc-per-node {math.prod(axes.values())}")
     first = _cleave.processes() is None
-    processes = _cleave.connect_processes()
+    processes = _cleave.connect_processes(_secret() if first else "")
     if first:
         _watch(processes)
     if processes.size == 1 and ranks == "auto":
@@ -56,6 +59,29 @@ def connect(ranks: str, axes: Mapping[str, int]):
             f"--nproc-per-node {devices}, or give ranks=\"threads\" to let each process train "
             "by itself")
     return processes
+
+
+def _secret() -> str:
+    """What the processes that torchrun has started know and no others do: the first one leaves
+    it in the launcher's store. "" where there is none."""
+    if "CLEAVE_SECRET" in os.environ or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return ""
+    from . import _cleave
+
+    try:
+        from torch.distributed import TCPStore
+
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
+                         is_master=False, wait_for_workers=False,
+                         timeout=datetime.timedelta(seconds=_cleave.patience()))
+        key = f"cleave/secret/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        if os.environ["RANK"] == "0":
+            store.set(key, secrets.token_hex(32))
+        return store.get(key).decode()
+    except Exception as error:
+        raise _cleave.ProcessError(
+            f"the store of torchrun does not give the secret of the launch ({error}); set "
+            "CLEAVE_SECRET to the same text in all processes") from error
 
 
 def own_threads(threads: int) -> int:

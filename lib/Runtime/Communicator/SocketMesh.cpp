@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SocketMesh.h"
+#include "Sockets.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -102,8 +103,9 @@ struct SocketMesh::Peer {
   int socket;
   bool left = false, lost = false;
   int32_t closing = 0;
-  /// When something arrived last; 0 as long as others still connect.
-  int64_t heard = 0;
+  /// When something arrived last. All are connected when a mesh begins, and
+  /// speak from then on.
+  int64_t heard;
 
   /// What is sent, the bytes of the first frame that are sent already, and
   /// whether the thread waits until the system takes more.
@@ -124,15 +126,9 @@ struct SocketMesh::Peer {
   std::pmr::map<MessageKey, MessageMemory<char *>> receives;
 
   Peer(int rank, int socket, std::pmr::memory_resource *pool)
-      : rank(rank), socket(socket), out(pool), sends(pool), ready(pool),
-        receives(pool) {}
+      : rank(rank), socket(socket), heard(nowMs()), out(pool), sends(pool),
+        ready(pool), receives(pool) {}
 };
-
-static int64_t nowMs() {
-  timespec time;
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return int64_t(time.tv_sec) * 1000 + time.tv_nsec / 1000000;
-}
 
 SocketMesh::SocketMesh(int rank, const std::vector<int> &sockets)
     : own(rank), count(sockets.size()), process(::getpid()),
@@ -464,7 +460,7 @@ std::string SocketMesh::error() const {
 
 void SocketMesh::judge(int64_t now) {
   for (const std::unique_ptr<Peer> &peer : peers)
-    if (peer->socket >= 0 && !peer->left && !peer->lost && peer->heard != 0 &&
+    if (peer->socket >= 0 && !peer->left && !peer->lost &&
         now - peer->heard > silenceMs)
       noteLocked(peer->rank,
                  "does not answer any more: it has ended or was stopped");
@@ -579,7 +575,7 @@ void SocketMesh::run() {
         flush(*who[i], turnBytes);
       }
       for (const std::unique_ptr<Peer> &peer : peers)
-        if (stalled && peer->heard != 0)
+        if (stalled)
           peer->heard = now;
       if (now - spoken >= periodMs) {
         spoken = now;

@@ -7,7 +7,9 @@
 
 #include "Launch.h"
 #include "cleave/Runtime/Communicator/SocketWorld.h"
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/xxhash.h"
@@ -83,7 +85,8 @@ static std::string firstHost() {
 }
 
 static bool isHere(llvm::StringRef host) {
-  return host == "localhost" || host.starts_with("127.");
+  return host == "localhost" || host == "::1" || host == "[::1]" ||
+         host.starts_with("127.");
 }
 
 int cleave::runtime::processesHere() {
@@ -167,8 +170,43 @@ static llvm::Error readInteger(llvm::StringRef name, llvm::StringRef text,
                    llvm::Twine(low) + " to " + llvm::Twine(high));
 }
 
+/// What the processes of this launch know and no others do: from the
+/// environment, else from the launcher, else, if they are on several machines,
+/// in a file of a folder that these share.
+static llvm::Error findSecret(SocketLaunch &launch, llvm::StringRef name,
+                              llvm::StringRef given) {
+  constexpr size_t shortest = 16;
+  launch.secret = given.str();
+  if (const char *secret = std::getenv("CLEAVE_SECRET")) {
+    launch.secret = secret;
+    if (launch.secret.size() < shortest)
+      return makeError("CLEAVE_SECRET is too short to be one: it must have at "
+                       "least " +
+                       llvm::Twine(shortest) + " characters");
+  }
+  if (!launch.secret.empty() || launch.local)
+    return llvm::Error::success();
+  llvm::SmallString<256> path;
+  if (const char *folder = std::getenv("CLEAVE_SECRET_FOLDER")) {
+    path = folder;
+  } else if (const char *home = std::getenv("HOME"); home && *home) {
+    path = home;
+    llvm::sys::path::append(path, ".cache", "cleave");
+  } else {
+    return makeError("ranks on several machines need a secret: set "
+                     "CLEAVE_SECRET to the same text in all processes, or "
+                     "CLEAVE_SECRET_FOLDER to a folder that all machines "
+                     "share");
+  }
+  uint64_t own = llvm::xxh3_64bits(
+      (name + launch.host + ":" + llvm::Twine(launch.port)).str());
+  llvm::sys::path::append(path, "launch-" + llvm::utohexstr(own, true));
+  launch.secretFile = std::string(path);
+  return llvm::Error::success();
+}
+
 /// What the environment says of the launch.
-static llvm::Expected<SocketLaunch> launchByVariables() {
+static llvm::Expected<SocketLaunch> launchByVariables(llvm::StringRef secret) {
   SocketLaunch launch;
   auto found = rankAndSize();
   if (!found)
@@ -184,9 +222,9 @@ static llvm::Expected<SocketLaunch> launchByVariables() {
           readInteger(torch ? "RANK" : "SLURM_PROCID", found->first, 0,
                       launch.size - 1, launch.rank))
     return error;
-  if (const char *time = std::getenv("CLEAVE_TIMEOUT"))
-    if (llvm::Error error = readInteger("CLEAVE_TIMEOUT", time, 1, 1 << 20,
-                                        launch.timeoutSeconds))
+  if (const char *time = std::getenv(patienceVariable))
+    if (llvm::Error error = readInteger(patienceVariable, time, 1, mostPatience,
+                                        launch.patienceSeconds))
       return error;
   launch.host = firstHost();
   launch.processesHere = processesHere();
@@ -220,17 +258,21 @@ static llvm::Expected<SocketLaunch> launchByVariables() {
     if (const char *text = std::getenv(variable))
       name += (llvm::Twine(variable) + "=" + text + ";").str();
   launch.key = llvm::xxh3_64bits(name);
+  if (llvm::Error error = findSecret(launch, name, secret))
+    return error;
   return launch;
 }
 
 /// The connections of this process, for all its sessions; they end with it.
 static std::unique_ptr<SocketWorld> world;
 
-static llvm::Expected<Connect> openSockets() {
+static llvm::Expected<Connect> openSockets(llvm::StringRef secret,
+                                           std::function<bool()> interrupted) {
   if (!world) {
-    llvm::Expected<SocketLaunch> launch = launchByVariables();
+    llvm::Expected<SocketLaunch> launch = launchByVariables(secret);
     if (!launch)
       return launch.takeError();
+    launch->interrupted = std::move(interrupted);
     std::string error;
     world = SocketWorld::connect(*launch, error);
     if (!world)
@@ -246,6 +288,9 @@ static llvm::Expected<Connect> openSockets() {
   };
 }
 
-llvm::Expected<Connect> cleave::runtime::openProcesses() {
-  return startedByMpi() ? openMpi() : openSockets();
+llvm::Expected<Connect>
+cleave::runtime::openProcesses(llvm::StringRef secret,
+                               std::function<bool()> interrupted) {
+  return startedByMpi() ? openMpi()
+                        : openSockets(secret, std::move(interrupted));
 }

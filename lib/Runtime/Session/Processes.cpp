@@ -10,8 +10,10 @@
 
 using namespace cleave::runtime;
 
-llvm::Expected<std::unique_ptr<Processes>> Processes::connect() {
-  llvm::Expected<Connect> open = openProcesses();
+llvm::Expected<std::unique_ptr<Processes>>
+Processes::connect(const std::string &secret,
+                   std::function<bool()> interrupted) {
+  llvm::Expected<Connect> open = openProcesses(secret, std::move(interrupted));
   if (!open)
     return open.takeError();
   // What is exchanged here is small: the calling thread is the whole team.

@@ -22,7 +22,8 @@ FOUR = TWO.with_name("bigram4.so")
 
 #: What another launch may have set.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-             "CLEAVE_PORT", "CLEAVE_ADDRESS", "CLEAVE_TIMEOUT")
+             "CLEAVE_PORT", "CLEAVE_ADDRESS", "CLEAVE_PATIENCE",
+             "CLEAVE_SECRET")
 
 
 @pytest.fixture(autouse=True)
@@ -128,10 +129,13 @@ def test_a_rank_that_dies_ends_the_others(folder, how, message):
 
 
 def test_launches_that_do_not_fit(folder):
-    """One message for each, soon."""
+    """One message for each, soon; for the first, where a secret shows that all are of one
+    launch."""
     flags = [*FLAGS, "--steps", 2]
     port = free_port()
-    found = [end(process) for process in [start(0, 2, port, *flags), start(1, 3, port, *flags)]]
+    secret = {"CLEAVE_SECRET": "that of the launch"}
+    found = [end(process) for process in [start(0, 2, port, *flags, **secret),
+                                          start(1, 3, port, *flags, **secret)]]
     for code, text in found:
         assert code == 1 and ("rank 1 was started with WORLD_SIZE 3, but rank 0 with 2: "
                               "all processes need the same") in text
@@ -140,7 +144,7 @@ def test_launches_that_do_not_fit(folder):
     for code, text in found:
         assert code == 1 and ("the program is for 2 devices, but this launch has 3 processes; "
                               "start it with mpirun -n 2 or torchrun --nproc-per-node 2") in text
-    soon = {"CLEAVE_TIMEOUT": 1}
+    soon = {"CLEAVE_PATIENCE": 1}
     for variables, message in (
             (dict(rank=0, size=2, port=port, **soon),
              f"rank 1 (of 2) did not come to rank 0 at localhost:{port} within 1 s: start all "),
@@ -151,7 +155,10 @@ def test_launches_that_do_not_fit(folder):
             (dict(rank=2, size=2, port=port), "RANK is '2'; it must be an integer from 0 to 1"),
             (dict(rank=0, size="x", port=port), "WORLD_SIZE is 'x'; it must be an integer"),
             (dict(rank=0, size=2, port=0), "CLEAVE_PORT is '0'; it must be an integer"),
-            (dict(rank=0, size=2, port=port, CLEAVE_TIMEOUT="soon"), "CLEAVE_TIMEOUT is 'soon'"),
+            (dict(rank=0, size=2, port=port, CLEAVE_PATIENCE="soon"), "CLEAVE_PATIENCE is 'soon'"),
+            (dict(rank=0, size=2, port=port, CLEAVE_SECRET="short"), "CLEAVE_SECRET is too short"),
+            (dict(rank=0, size=2, port=port, CLEAVE_ADDRESS="192.0.2.1", HOME=""),
+             "ranks on several machines need a secret: set CLEAVE_SECRET"),
     ):
         own = dict(variables)
         code, text = end(start(own.pop("rank"), own.pop("size"), own.pop("port"), *flags, **own))
@@ -166,3 +173,49 @@ def test_slurm_without_mpi(folder):
                    SLURM_NTASKS=2, SLURM_LOCALID=rank) for rank in range(2)]
     assert [end(process)[0] for process in ranks] == [0, 0]
     assert end(start(None, None, None, *flags, SLURM_PROCID=0, SLURM_NTASKS=2))[0] == 0
+
+
+def test_two_launches_at_one_port(folder):
+    """The first one trains; the processes of the second one are told why they do not, those of
+    another size by the first launch."""
+    flags = [*FLAGS, "--steps", 2, "--log", "log"]
+    port = free_port()
+    first = start(0, 2, port, *flags)
+    connect_soon(port)
+    strangers = [start(rank, 3, port, *flags) for rank in range(3)]
+    told = [end(process) for process in strangers]
+    own = [end(process) for process in (first, start(1, 2, port, *flags))]
+    assert [code for code, _ in own] == [0, 0], own
+    assert own[0][1].count("goes on without a process that does not fit") == 1
+    assert len(metrics("log")) == 2
+    assert all(code == 1 and text.count("error") == 1 for code, text in told), told
+    assert "another rank 0, has the port" in told[0][1]
+    assert all("was started with WORLD_SIZE 3, but rank 0 with 2" in text for _, text in told[1:])
+
+
+def test_silent_connections_and_a_first_rank_that_is_stopped(folder):
+    """The launch begins when the first rank goes on; it had been asked for longer than strangers
+    are waited for."""
+    flags = [*FLAGS, "--steps", 2]
+    port = free_port()
+    first = start(0, 2, port, *flags)
+    silent = [connect_soon(port) for _ in range(3)]
+    first.send_signal(signal.SIGSTOP)
+    second = start(1, 2, port, *flags)
+    time.sleep(6)
+    first.send_signal(signal.SIGCONT)
+    found = [end(process) for process in (first, second)]
+    assert [code for code, _ in found] == [0, 0], found
+    for one in silent:
+        one.close()
+
+
+def connect_soon(port):
+    """A connection to a rank 0 that begins to listen."""
+    until = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.02)

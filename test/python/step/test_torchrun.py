@@ -83,7 +83,23 @@ def test_a_rank_that_is_missing(tmp_path):
     """One message and an exit code, no matter how much is left to compile."""
     result = subprocess.run(
         [sys.executable, str(SCRIPT), "dp", str(tmp_path), "short"], capture_output=True, text=True,
-        timeout=100, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "CLEAVE_TIMEOUT": "1",
+        timeout=100, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "CLEAVE_PATIENCE": "1",
                           "CLEAVE_PORT": free_port()})
     assert result.returncode == 1
     assert "ProcessError: rank 1 (of 2) did not come to rank 0 at localhost:" in result.stderr
+
+
+@pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
+def test_the_secret_is_in_the_store_of_torchrun(tmp_path):
+    """All processes of a launch have the same one, and those of the next launch another."""
+    script = tmp_path / "secret.py"
+    script.write_text("import cleave.processes as p\nprint('secret', p._secret(), flush=True)\n")
+    found = []
+    for _ in range(2):
+        text = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone",
+                               "--nproc-per-node=2", str(script)], capture_output=True, text=True,
+                              timeout=300, check=True).stdout
+        own = [line.split()[1] for line in text.splitlines() if line.startswith("secret")]
+        assert len(own) == 2 and len(own[0]) == 64 and own[0] == own[1], text
+        found.append(own[0])
+    assert found[0] != found[1]

@@ -9,6 +9,7 @@
 #define CLEAVE_RUNTIME_COMMUNICATOR_SOCKETWORLD_H
 
 #include "cleave/Runtime/Communicator/Communicator.h"
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,7 +25,14 @@ struct SocketLaunch {
   uint64_t key = 0;
   /// Whether all processes are on this machine.
   bool local = false;
-  int timeoutSeconds = 60;
+  /// What all processes of the launch know and no others do. Without it, the
+  /// file in which rank 0 leaves one; without either, who can reach the port
+  /// can join.
+  std::string secret, secretFile;
+  /// The longest time for which one waits for others.
+  int patienceSeconds = 300;
+  /// Asked while this process waits for others to come; true ends the launch.
+  std::function<bool()> interrupted;
   /// The processes of this machine.
   int processesHere = 1;
 };

@@ -9,6 +9,7 @@
 #define CLEAVE_RUNTIME_SESSION_PROCESSES_H
 
 #include "cleave/Runtime/Session/AllRanks.h"
+#include <functional>
 #include <memory>
 
 namespace cleave::runtime {
@@ -19,7 +20,11 @@ namespace cleave::runtime {
 /// and `error`.
 class Processes {
 public:
-  static llvm::Expected<std::unique_ptr<Processes>> connect();
+  /// `secret` is what the launcher has given to all processes, or "";
+  /// `interrupted` is asked while this one waits for others.
+  static llvm::Expected<std::unique_ptr<Processes>>
+  connect(const std::string &secret = "",
+          std::function<bool()> interrupted = {});
 
   int rank() const { return communicator->rank; }
   int size() const { return communicator->size; }
