@@ -64,6 +64,9 @@ inline void bindProcesses(nb::module_ &m) {
       .def("fail", &PyProcesses::fail, nb::arg("message"))
       .def("meet", &PyProcesses::meet, nb::arg("what"))
       .def("smallest", &PyProcesses::smallest, nb::arg("value"))
+      .def("set_busy", &PyProcesses::setBusy, nb::arg("on"))
+      .def("is_unnoticed", &PyProcesses::isUnnoticed, nb::arg("grace"))
+      .def("texts", &PyProcesses::texts, nb::arg("own"))
       .def("agree", &PyProcesses::agree, nb::arg("facts"));
   m.def("connect_processes", &PyProcesses::connect, nb::rv_policy::reference);
   m.def("processes", &PyProcesses::get, nb::rv_policy::reference);

@@ -76,6 +76,8 @@ public:
   int size() const { return processes->size(); }
   void fail(const std::string &message) { processes->fail(message); }
   std::string error() const { return processes->error(); }
+  void setBusy(bool on) { processes->setBusy(on); }
+  bool isUnnoticed(int grace) const { return processes->isUnnoticed(grace); }
 
   /// Compares names and values with those of the other processes.
   void
@@ -93,6 +95,12 @@ public:
   int64_t smallest(int64_t value) const {
     requireOwnThread();
     return bounds(value).first;
+  }
+
+  /// The texts of all processes, in the order of ranks.
+  std::vector<std::string> texts(const std::string &own) const {
+    requireOwnThread();
+    return gather(own);
   }
 
   /// Returns when all processes have made the call that `what` describes. If a

@@ -41,6 +41,7 @@ def compile(
     target: str = "cpu",
     arch: str | None = None,
     ranks_per_device: int = 1,
+    patience: int | None = None,
     seed: int = 0,
     threads: int | None = None,
     max_logits_bytes: int | None = None,
@@ -137,6 +138,9 @@ def compile(
         arch: with "cuda", its architecture, such as "sm_80", "sm_90" (if None) or
             "sm_100".
         ranks_per_device: with "cuda", the number of ranks of a machine that share a GPU.
+        patience: the seconds that ranks which are processes wait for each other before all of
+            them end and say for whom; for one that writes files, ten times as long. By default
+            the variable CLEAVE_PATIENCE, or 300. It is of the whole process: of the first step.
         seed: the seed of dropout.
         threads: with "cpu", the number of threads of a step, in each process; the cores
             of this process if None.
@@ -363,6 +367,8 @@ def compile(
     if arch is not None and (mistake := _cleave.check_architecture(arch)):
         raise ValueError(mistake)
     ranks_per_device = whole("ranks_per_device", ranks_per_device, 1)
+    if patience is not None:
+        patience = whole("patience", patience, 1, 1 << 20)
     given = {"arch": arch is not None, "ranks_per_device": ranks_per_device != 1} \
         if target == "cpu" else \
         {"threads": threads is not None, "offload_dir": offload_dir is not None}
@@ -400,7 +406,7 @@ def compile(
                          "scales of tensors")
     policy = PrecisionPolicy.of(precision_policy)
     axes = _axes(mesh)
-    launch = processes.connect(ranks, axes)
+    launch = processes.connect(ranks, axes, patience)
     given_threads = threads is not None
     if threads is None:
         threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)

@@ -11,11 +11,12 @@ import logging
 import math
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
 import traceback
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import torch
 
@@ -25,7 +26,7 @@ from . import messages
 WHERE = ("auto", "threads", "processes")
 
 
-def connect(ranks: str, axes: Mapping[str, int]):
+def connect(ranks: str, axes: Mapping[str, int], patience: int | None = None):
     """The processes that are the ranks of a mesh with `axes`; None if its ranks are
     threads of this process.
 
@@ -46,9 +47,15 @@ def connect(ranks: str, axes: Mapping[str, int]):
                          f"start the script with mpirun -n {math.prod(axes.values())} or "
                          f"torchrun --nproc-per-node {math.prod(axes.values())}")
     first = _cleave.processes() is None
+    if first and patience is not None:
+        _cleave.set_patience(patience)
     processes = _cleave.connect_processes(_secret() if first else "")
     if first:
         _watch(processes)
+    elif patience not in (None, _cleave.patience()):
+        raise ValueError(f"patience is {patience}, but the processes of this launch have waited "
+                         f"for each other with {_cleave.patience()} s since the first step was "
+                         "compiled: give the same to all")
     if processes.size == 1 and ranks == "auto":
         return None  # The launcher did not say so.
     devices = math.prod(axes.values())
@@ -125,6 +132,63 @@ def agree_on_values(processes, traced) -> None:
             "weights in every process") from None
 
 
+def lead(processes, what: str, work: Callable[[], Any]) -> Any:
+    """What `work()` returns on the first process, which alone calls it, in all of them: plain
+    data. What it raises there, all raise. The processes compare `what` before. With None,
+    `work()`."""
+    if processes is None:
+        return work()
+    processes.meet(what)
+    return _share(processes, work if processes.rank == 0 else None, what)
+
+
+def together(processes, what: str, work: Callable[[], Any]) -> Any:
+    """What `work()` returns in this process; all call it, and what it raises in one of them, all
+    raise. The processes compare `what` before. With None, `work()`."""
+    if processes is None:
+        return work()
+    processes.meet(what)
+    return _share(processes, work, what, each=True)
+
+
+def _share(processes, work, what, each=False):
+    raised, own = None, None
+    processes.set_busy(work is not None)
+    try:
+        own = work() if work is not None else None
+    except (Exception, KeyboardInterrupt) as error:
+        raised = error
+    finally:
+        processes.set_busy(False)
+    facts = ({"error": type(raised).__name__, "text": str(raised)} if raised is not None
+             else {} if each else {"value": own})
+    found = [json.loads(text) for text in processes.texts(json.dumps(facts))]
+    if raised is not None:
+        raise raised
+    failed = next((rank for rank, one in enumerate(found) if "error" in one), None)
+    if failed is not None:
+        name, text = found[failed]["error"], found[failed]["text"]
+        raise _like(name, f"rank {failed} cannot {what}: {text}")
+    return own if each else found[0]["value"]
+
+
+def _like(name: str, text: str) -> BaseException:
+    """The exception of another process, of its kind where a text is all that this needs."""
+    import builtins
+
+    import cleave
+
+    from .feed import FeedError
+
+    kind = {"FeedError": FeedError}.get(name) or getattr(builtins, name, None) or getattr(
+        cleave, name, None)
+    try:
+        error = kind(text)
+    except TypeError:
+        error = None
+    return error if isinstance(error, BaseException) else RuntimeError(f"{text} ({name})")
+
+
 def _compare(processes, facts: Mapping[str, Any]) -> None:
     processes.agree([(name, value if isinstance(value, str) else json.dumps(value))
                      for name, value in facts.items()])
@@ -150,9 +214,35 @@ def _watch(processes) -> None:
             processes.error()
 
     sys.excepthook = hook
+    _interrupt(processes)
     if processes.rank > 0:
         messages.quiet = True
         logging.getLogger("cleave").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 _watch.thread = None
+
+#: Seconds in which a process that does something else when another one fails may end by itself:
+#: an exception is raised in its main thread, for what `finally` and `with` have to do.
+GRACE = 10
+
+
+def _interrupt(processes) -> None:
+    """Raises in the main thread, which made the processes, when they have failed and it does not
+    notice: by a signal, which ends calls of the system too, and which nothing else uses."""
+    from . import _cleave
+
+    def stop(number, frame):
+        if said:
+            raise _cleave.ProcessError(said[0])
+
+    def watch():
+        while not processes.is_unnoticed(GRACE):
+            time.sleep(0.2)
+        said.append(processes.error())
+        signal.pthread_kill(main.ident, signal.SIGURG)
+
+    said, main = [], threading.main_thread()
+    if threading.current_thread() is main and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
+        signal.signal(signal.SIGURG, stop)
+        threading.Thread(target=watch, name="cleave-launch", daemon=True).start()

@@ -7,6 +7,7 @@
 
 #include "Trainer.h"
 #include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Support/CommandLine.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
@@ -193,6 +194,14 @@ struct Flags {
   cl::opt<int64_t> traceSteps{
       "trace-steps", cl::desc("Steps to trace (default 5)"), cl::init(5),
       cl::value_desc("n"), cl::cat(outputCategory)};
+  cl::opt<int> patience{
+      "patience",
+      cl::desc("Seconds that ranks which are processes wait for each other "
+               "before the run ends and says for whom (default 300, or "
+               "$CLEAVE_PATIENCE); for one that writes files, ten times as "
+               "long"),
+      cl::init(cleave::runtime::defaultPatience), cl::value_desc("seconds"),
+      cl::cat(trainingCategory)};
   cl::opt<bool> reportMemory{"report-memory", cl::desc("Print memory by use"),
                              cl::cat(outputCategory)};
   cl::opt<bool> reportCommunication{
@@ -245,6 +254,7 @@ std::string Flags::check() const {
                 {"--keep", keep, 0},
                 {"--threads", threads, 0},
                 {"--ranks-per-device", ranksPerDevice, 1},
+                {"--patience", patience, 1},
                 {"--trace-steps", traceSteps, 1}};
   for (const auto &count : counts)
     if (count.value < count.low)
@@ -398,6 +408,9 @@ int main(int argc, char **argv) {
   options.threads = flags.threads;
   options.offloadDir = flags.offloadDir;
   options.ranksPerDevice = flags.ranksPerDevice;
+  if (flags.patience.getNumOccurrences() > 0)
+    cleave::runtime::setPatience(
+        std::min<int>(flags.patience, cleave::runtime::mostPatience));
   options.randomInit = flags.randomInit;
   options.saveNonFinite = flags.saveNonFinite;
   options.acceptChanges = flags.acceptChanges;

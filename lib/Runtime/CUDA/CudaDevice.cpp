@@ -7,6 +7,7 @@
 
 #include "CudaDevice.h"
 #include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
@@ -74,13 +75,8 @@ static Error checkEnvironment() {
                        llvm::join(llvm::ArrayRef(values).drop_back(), ", ") +
                        " or " + values.back());
   }
-  double seconds = 0;
-  if (llvm::StringRef text = environment(kNcclTimeout);
-      !text.empty() && (text.getAsDouble(seconds) || !(seconds > 0) ||
-                        seconds > kMostNcclSeconds))
-    return makeError(llvm::Twine(kNcclTimeout) + " is '" + text +
-                     "'; it must be a number of seconds above 0, at most " +
-                     llvm::Twine(kMostNcclSeconds));
+  if (std::string wrong = patienceProblem(); !wrong.empty())
+    return makeError(wrong);
   return Error::success();
 }
 

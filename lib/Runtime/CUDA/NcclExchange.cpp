@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "NcclExchange.h"
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
@@ -24,19 +25,12 @@ using llvm::Expected;
 // Creation
 //===----------------------------------------------------------------------===//
 
-/// Seconds of $CLEAVE_NCCL_TIMEOUT: a device that waits longer for another
-/// one's part of an exchange has lost it.
-static std::chrono::milliseconds patienceOf() {
-  double seconds = 300;
-  (void)environment(kNcclTimeout).getAsDouble(seconds);
-  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
-}
-
 NcclExchange::NcclExchange(const Program &program, Gpu &gpu,
                            const Nccl &library, Requests &requests,
                            cleave_communicator *communicator)
     : program(program), gpu(gpu), library(library), requests(requests),
-      communicator(communicator), staging(program), patience(patienceOf()) {}
+      communicator(communicator), staging(program),
+      patience(std::chrono::seconds(patienceSeconds())) {}
 
 Expected<std::unique_ptr<NcclExchange>>
 NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
@@ -250,11 +244,10 @@ Error NcclExchange::watch() {
         makeError(it == first.end() ? text : it->second->name + ": " + text));
   }
   if (late)
-    return fail(makeError(
-        late->name + " has not ended after " +
-        llvm::Twine(patience.count() / 1000) +
-        " s: not all ranks take part in it. $CLEAVE_NCCL_TIMEOUT is the time "
-        "after which it counts as lost, in seconds"));
+    return fail(makeError(late->name + " has not ended after " +
+                          llvm::Twine(patience.count() / 1000) +
+                          " s: not all ranks take part in it; " +
+                          patienceHint()));
   return Error::success();
 }
 

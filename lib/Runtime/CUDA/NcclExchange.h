@@ -19,11 +19,6 @@
 
 namespace cleave::runtime::cuda {
 
-/// The variable of the time after which an exchange counts as lost, and its
-/// largest value.
-inline constexpr char kNcclTimeout[] = "CLEAVE_NCCL_TIMEOUT";
-inline constexpr int kMostNcclSeconds = 1 << 20;
-
 /// The collectives of one rank by NCCL, on streams of their own: one of all
 /// collectives, and one of each transfer between two ranks in one direction.
 /// There is one communicator for each group of ranks.

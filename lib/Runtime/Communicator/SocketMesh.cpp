@@ -14,6 +14,7 @@
 
 #include "SocketMesh.h"
 #include "Sockets.h"
+#include "cleave/Runtime/Core/Patience.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -59,9 +60,16 @@ static constexpr int storedBytes = 1 << 17, openBytes = 1 << 19;
 /// The longest text of a failure.
 static constexpr size_t mostText = 4000;
 
+/// The time after which it is said who is waited for, and that for which ranks
+/// which all wait are waited for in addition: another one may know why.
+static constexpr int64_t sayMs = 5000, jointMs = 5000;
+
+/// What a process does, as it says with each heartbeat.
+enum : int32_t { stateWorks, stateWaits, stateWrites };
+
 /// The kinds of frames.
 enum : uint32_t {
-  /// The sender is alive.
+  /// The sender is alive, and in state `value`.
   kindAlive = 0xc1ea0001,
   /// `value` has failed, with a text.
   kindFailed,
@@ -103,6 +111,7 @@ struct SocketMesh::Peer {
   int socket;
   bool left = false, lost = false;
   int32_t closing = 0;
+  int32_t state = stateWorks;
   /// When something arrived last. All are connected when a mesh begins, and
   /// speak from then on.
   int64_t heard;
@@ -130,9 +139,10 @@ struct SocketMesh::Peer {
         ready(pool), receives(pool) {}
 };
 
-SocketMesh::SocketMesh(int rank, const std::vector<int> &sockets)
+SocketMesh::SocketMesh(int rank, const std::vector<int> &sockets, int patience)
     : own(rank), count(sockets.size()), process(::getpid()),
-      wakeUp(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      wakeUp(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      patienceMs(int64_t(patience) * 1000) {
   for (size_t i = 0; i < count; ++i) {
     peers.push_back(
         std::make_unique<Peer>(static_cast<int>(i), sockets[i], &pool));
@@ -241,6 +251,8 @@ void SocketMesh::flush(Peer &peer, size_t most) {
       return;
     }
     total += static_cast<size_t>(sent);
+    if (frame.header.kind == kindData)
+      moved += static_cast<size_t>(sent);
     peer.sent += static_cast<size_t>(sent);
     if (peer.sent < all)
       continue;
@@ -346,6 +358,8 @@ void SocketMesh::read(Peer &peer, int64_t now) {
     peer.heard = now;
     peer.arrived += static_cast<size_t>(got);
     total += static_cast<size_t>(got);
+    if (!head && peer.header.kind == kindData)
+      moved += static_cast<size_t>(got);
     if (head && peer.arrived == sizeof(Header))
       begin(peer);
     if (peer.arrived >= sizeof(Header) && !peer.lost &&
@@ -361,6 +375,7 @@ void SocketMesh::begin(Peer &peer) {
   peer.batch = nullptr;
   switch (header.kind) {
   case kindAlive:
+    peer.state = header.value;
     break;
   case kindLeft:
     peer.left = true;
@@ -491,6 +506,9 @@ void SocketMesh::endIfUnnoticed(int64_t now) {
     failedAt = now;
     asked.store(false);
   } else if (!asked.load() && now - failedAt > noticeMs) {
+    unnoticed.store(true);
+    if (now - failedAt <= noticeMs + graceMs.load())
+      return;
     std::fprintf(stderr, "error: %s\n", error().c_str());
     ::_exit(1);
   }
@@ -499,6 +517,28 @@ void SocketMesh::endIfUnnoticed(int64_t now) {
 //===----------------------------------------------------------------------===//
 // Waiting
 //===----------------------------------------------------------------------===//
+
+/// How long a thread waits while nothing is exchanged.
+struct SocketMesh::Wait {
+  SocketMesh &mesh;
+  uint64_t moved = mesh.moved;
+  int64_t since = nowMs(), last = since;
+  bool said = false;
+
+  explicit Wait(SocketMesh &mesh) : mesh(mesh) { ++mesh.waiting; }
+  ~Wait() { --mesh.waiting; }
+  /// Its milliseconds so far. Time in which this process did not run is none.
+  int64_t time() {
+    int64_t now = nowMs();
+    if (now - last > stallMs)
+      since += now - last;
+    last = now;
+    if (moved != mesh.moved)
+      since = now;
+    moved = mesh.moved;
+    return now - since;
+  }
+};
 
 bool SocketMesh::complete(MessageBatch &batch, int32_t number, bool maySpin) {
   auto complete = [&] {
@@ -513,13 +553,62 @@ bool SocketMesh::complete(MessageBatch &batch, int32_t number, bool maySpin) {
 #endif
   }
   Lock lock(mutex);
+  Wait wait(*this);
   while (!complete() && !failed()) {
     blameForBatch(batch, number);
+    judgeWait(wait, batch);
     if (failed())
       break;
     changed.wait_for(lock, std::chrono::milliseconds(100));
   }
   return !failed();
+}
+
+static std::string forSeconds(int64_t ms) {
+  return "for " + std::to_string(ms / 1000) + " s";
+}
+
+/// Says for whom a thread waits, and ends all when it has waited too long. One
+/// that waits for others itself is not the reason.
+void SocketMesh::judgeWait(Wait &wait, const MessageBatch &batch) {
+  int64_t time = wait.time();
+  if (failed() || time < std::min(sayMs, patienceMs))
+    return;
+  auto isOf = [&](const auto &messages) {
+    return std::any_of(messages.begin(), messages.end(), [&](const auto &one) {
+      return one.second.batch == &batch;
+    });
+  };
+  std::string whom;
+  const Peer *reason = nullptr;
+  bool writes = false;
+  for (const std::unique_ptr<Peer> &peer : peers) {
+    if (!isOf(peer->sends) && !isOf(peer->receives))
+      continue;
+    whom += (whom.empty() ? "rank " : ", rank ") + std::to_string(peer->rank);
+    writes |= peer->state == stateWrites;
+    if (!reason || reason->state == stateWaits)
+      reason = peer.get();
+  }
+  if (!reason)
+    return;
+  int64_t most = writes ? patienceMs * writingPatience : patienceMs;
+  if (!wait.said && time >= std::max(patienceMs / 10, sayMs)) {
+    wait.said = true;
+    std::fprintf(stderr, "rank %d waits for %s%s (%s, at most %lld s)\n", own,
+                 whom.c_str(), writes ? ", which writes files" : "",
+                 forSeconds(time).c_str(), static_cast<long long>(most / 1000));
+  }
+  bool all = reason->state == stateWaits;
+  if (time < (all ? most + jointMs : most))
+    return;
+  std::string hint = " " + forSeconds(patienceMs) + "; " + patienceHint();
+  noteLocked(all ? own : reason->rank,
+             all ? "waits for " + whom + ", and these for others," + hint
+                 : (writes ? "writes files while others wait for it"
+                           : "does not come to what others wait for: it is "
+                             "busy with something else,") +
+                       hint);
 }
 
 void SocketMesh::setClosing(int32_t number) {
@@ -538,7 +627,10 @@ void SocketMesh::leave() {
     return peer->socket < 0 ||
            (peer->left && (peer->lost || peer->out.empty()));
   };
-  while (!failed() && !std::all_of(peers.begin(), peers.end(), isDone))
+  // Others may still work by themselves: they need this one no more.
+  Wait wait(*this);
+  while (!failed() && !std::all_of(peers.begin(), peers.end(), isDone) &&
+         wait.time() < patienceMs)
     changed.wait_for(lock, std::chrono::milliseconds(100));
 }
 
@@ -579,9 +671,12 @@ void SocketMesh::run() {
           peer->heard = now;
       if (now - spoken >= periodMs) {
         spoken = now;
+        int32_t state = waiting.load() > 0 ? stateWaits
+                        : writing.load()   ? stateWrites
+                                           : stateWorks;
         for (const std::unique_ptr<Peer> &peer : peers)
           if (peer->out.empty()) {
-            push(*peer, {kindAlive, 0, {}, 0}, nullptr, nullptr);
+            push(*peer, {kindAlive, state, {}, 0}, nullptr, nullptr);
             flush(*peer, turnBytes);
           }
       }

@@ -51,8 +51,9 @@ struct MessageBatch {
 
 class SocketMesh {
 public:
-  /// `sockets` has a connection to each other rank; it owns them.
-  SocketMesh(int rank, const std::vector<int> &sockets);
+  /// `sockets` has a connection to each other rank; it owns them. A rank waits
+  /// at most `patience` seconds for others while nothing is exchanged.
+  SocketMesh(int rank, const std::vector<int> &sockets, int patience);
   ~SocketMesh();
 
   int rank() const { return own; }
@@ -82,6 +83,14 @@ public:
   bool failed() {
     asked.store(true, std::memory_order_relaxed);
     return failure.load(std::memory_order_acquire);
+  }
+  /// Whether this rank writes what others wait for.
+  void setBusy(bool on) { writing.store(on); }
+  /// Whether that thread has not noticed a failure in time; the process ends
+  /// `grace` seconds later.
+  bool isUnnoticed(int grace) {
+    graceMs.store(int64_t(grace) * 1000);
+    return unnoticed.load();
   }
   /// "rank R: ..."; "" without a failure.
   std::string error() const;
@@ -118,6 +127,8 @@ private:
   void noteLocked(int rank, const std::string &message);
   void judge(int64_t now);
   void blameForBatch(const MessageBatch &batch, int32_t number);
+  struct Wait;
+  void judgeWait(Wait &wait, const MessageBatch &batch);
   void endIfUnnoticed(int64_t now);
   void wake() const;
 
@@ -135,6 +146,13 @@ private:
   std::vector<MessageBatch *> due;
   std::string message;
   std::atomic<bool> failure{false}, asked{false}, ended{false};
+  std::atomic<bool> writing{false}, unnoticed{false};
+  /// Threads that wait for others.
+  std::atomic<int> waiting{0};
+  std::atomic<int64_t> graceMs{0};
+  /// Bytes of messages that have come and gone.
+  uint64_t moved = 0;
+  int64_t patienceMs;
   /// For the thread.
   int64_t failedAt = 0;
   std::thread thread;

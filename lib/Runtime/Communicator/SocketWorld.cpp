@@ -21,6 +21,7 @@
 #include <map>
 #include <numeric>
 #include <sched.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace cleave::runtime;
@@ -35,7 +36,7 @@ struct SocketWorld::Shared {
   int32_t opened = 0;
 
   Shared(const SocketLaunch &launch, const std::vector<int> &sockets)
-      : launch(launch), mesh(launch.rank, sockets) {}
+      : launch(launch), mesh(launch.rank, sockets, launch.patienceSeconds) {}
 };
 
 namespace {
@@ -52,7 +53,7 @@ struct SocketCommunicator : cleave_communicator {
   std::vector<std::unique_ptr<Group>> groups;
   std::map<std::vector<int32_t>, int32_t> groupsMade;
   Staging staging;
-  std::string errorText;
+  std::thread::id thread = std::this_thread::get_id();
 
   explicit SocketCommunicator(SocketMesh &mesh) : mesh(mesh) {}
 };
@@ -223,11 +224,22 @@ int barrier(cleave_group *given) {
   return 1;
 }
 
+/// Another thread than the working one may ask, and notices nothing by that.
 const char *errorOf(cleave_communicator *c) {
+  thread_local std::string text;
   SocketCommunicator &me = self(c);
-  (void)me.mesh.failed();
-  me.errorText = me.mesh.error();
-  return me.errorText.c_str();
+  if (std::this_thread::get_id() == me.thread)
+    (void)me.mesh.failed();
+  text = me.mesh.error();
+  return text.c_str();
+}
+
+void setBusy(cleave_communicator *c, int32_t on) {
+  self(c).mesh.setBusy(on != 0);
+}
+
+int isUnnoticed(cleave_communicator *c, int32_t grace) {
+  return self(c).mesh.isUnnoticed(grace);
 }
 
 int64_t held(cleave_communicator *c) { return self(c).staging.bytes(); }
@@ -254,8 +266,8 @@ void closeRank(cleave_communicator *c) {
 }
 
 constexpr cleave_communicator_api socketApi = {
-    makeGroup, prepare,  start,   wait, release,
-    barrier,   failWith, errorOf, held, closeRank};
+    makeGroup, prepare, start,   wait,        release, barrier,
+    failWith,  errorOf, setBusy, isUnnoticed, held,    closeRank};
 
 } // namespace
 

@@ -406,9 +406,13 @@ int64_t held(cleave_communicator *) { return 0; }
 
 void closeRank(cleave_communicator *c) { self(c).world->state.leave(c->rank); }
 
+/// Ranks that are threads run one program, and nothing else.
+void setBusy(cleave_communicator *, int32_t) {}
+int isUnnoticed(cleave_communicator *, int32_t) { return 0; }
+
 constexpr cleave_communicator_api threadApi = {
-    makeGroup, prepare,  start,   wait, release,
-    barrier,   failWith, errorOf, held, closeRank};
+    makeGroup, prepare, start,   wait,        release, barrier,
+    failWith,  errorOf, setBusy, isUnnoticed, held,    closeRank};
 
 } // namespace
 

@@ -44,6 +44,9 @@ struct Heartbeat::Packet {
   uint32_t kind;
   int32_t rank;
   int32_t closing;
+  int32_t state;
+  /// Who has failed.
+  int32_t failed;
   char text[480];
 };
 
@@ -112,6 +115,8 @@ void Heartbeat::send(uint32_t kind, const std::string &text) const {
   packet.kind = kind;
   packet.rank = rank;
   packet.closing = closing.load();
+  packet.failed = accused.load();
+  packet.state = waiting.load() > 0 ? Waits : writing.load() ? Writes : Works;
   std::memcpy(packet.text, text.data(),
               std::min(text.size(), sizeof(packet.text) - 1));
   for (size_t i = 0; i < count; ++i) {
@@ -157,11 +162,12 @@ void Heartbeat::receive() {
     }
     peer.heard = nowMs();
     peer.closing.store(packet.closing);
+    peer.state.store(packet.state);
     packet.text[sizeof(packet.text) - 1] = 0;
     if (packet.kind == kindLeft)
       peer.left.store(true);
     if (packet.kind == kindFailed)
-      note(packet.rank, packet.text);
+      note(packet.failed < 0 ? packet.rank : packet.failed, packet.text);
   }
 }
 
@@ -218,6 +224,9 @@ void Heartbeat::endIfUnnoticed(int64_t now) {
     failedAt = now;
     asked.store(false);
   } else if (!asked.load() && now - failedAt > noticeMs) {
+    unnoticed.store(true);
+    if (now - failedAt <= noticeMs + graceMs.load())
+      return;
     std::fprintf(stderr, "error: %s\n", error().c_str());
     ::_exit(1);
   }
@@ -236,6 +245,14 @@ bool Heartbeat::note(int who, const std::string &text, bool tell) {
 }
 
 void Heartbeat::blame(int who, const std::string &text) { note(who, text); }
+
+void Heartbeat::accuse(int who, const std::string &text) {
+  accused.store(who);
+  if (!note(who, text, /*tell=*/true))
+    return;
+  for (int i = 0; i < 3; ++i)
+    send(kindFailed, text);
+}
 
 void Heartbeat::fail(const std::string &text) {
   if (!note(rank, text, /*tell=*/true))

@@ -57,6 +57,21 @@ public:
     asked.store(true, std::memory_order_relaxed);
     return failure.load(std::memory_order_acquire);
   }
+  /// What a process does, as it says with each heartbeat.
+  enum State : int32_t { Works, Waits, Writes };
+  /// Whether this process waits for others, and whether it writes what others
+  /// wait for.
+  void addWaiting(int more) { waiting.fetch_add(more); }
+  void setBusy(bool on) { writing.store(on); }
+  State stateOf(int rank) const {
+    return static_cast<State>(peers[static_cast<size_t>(rank)].state.load());
+  }
+  /// Whether that thread has not noticed a failure in time; the process ends
+  /// `grace` seconds later.
+  bool isUnnoticed(int grace) {
+    graceMs.store(int64_t(grace) * 1000);
+    return unnoticed.load();
+  }
   /// "rank R: ..."; "" without a failure.
   std::string error() const;
 
@@ -75,6 +90,8 @@ public:
   }
   /// Records that `rank` is missing, in this process only.
   void blame(int rank, const std::string &message);
+  /// Ends all processes because of `rank`.
+  void accuse(int rank, const std::string &message);
 
 private:
   struct Peer {
@@ -82,7 +99,7 @@ private:
     Address address;
     /// When it was heard last; 0 before the first time.
     std::atomic<int64_t> heard{0};
-    std::atomic<int32_t> closing{0};
+    std::atomic<int32_t> closing{0}, state{0};
     std::atomic<bool> left{false};
   };
   struct Packet;
@@ -104,7 +121,9 @@ private:
   std::unique_ptr<Peer[]> peers;
   size_t count = 0;
   std::thread thread;
-  std::atomic<int32_t> closing{0};
+  std::atomic<int32_t> closing{0}, waiting{0}, accused{-1};
+  std::atomic<int64_t> graceMs{0};
+  std::atomic<bool> writing{false}, unnoticed{false};
   std::atomic<bool> ended{false}, leaving{false}, failure{false}, asked{false};
   /// For the listening thread.
   int64_t failedAt = 0;

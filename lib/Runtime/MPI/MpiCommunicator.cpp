@@ -14,6 +14,7 @@
 #include "Heartbeat.h"
 #include "MpiCollectives.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
+#include "cleave/Runtime/Core/Patience.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -22,15 +23,22 @@
 #include <ctime>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <sched.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace cleave::runtime;
 
 /// The time after which a rank that has ended regularly is not waited for any
 /// longer: all its messages have then arrived.
-static constexpr double patienceSeconds = 3.5;
+static constexpr double leftSeconds = 3.5;
+
+/// The time after which it is said who is waited for, and that for which ranks
+/// which all wait are waited for in addition: another one may know why.
+static constexpr double saySeconds = 5;
 
 /// After waiting for this time, a thread sleeps between two polls.
 static constexpr double yieldSeconds = 0.02;
@@ -67,7 +75,14 @@ struct MpiCommunicator : cleave_communicator {
   Staging staging;
   /// The same in all processes: they open their communicators together.
   int32_t number = 0;
-  std::string errorText;
+  double patience = patienceSeconds();
+
+  std::vector<int32_t> everyone() const {
+    std::vector<int32_t> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  std::thread::id thread = std::this_thread::get_id();
 };
 
 MpiCommunicator &self(cleave_communicator *c) {
@@ -82,6 +97,60 @@ double seconds() {
 
 } // namespace
 
+/// Says for whom a thread waits, and ends all when it has waited too long.
+struct Wait {
+  MpiCommunicator &owner;
+  double last = seconds(), stopped = 0;
+  bool said = false;
+
+  explicit Wait(MpiCommunicator &owner) : owner(owner) {
+    owner.heartbeat.addWaiting(1);
+  }
+  ~Wait() { owner.heartbeat.addWaiting(-1); }
+
+  void judge(const std::vector<int32_t> &ranks, double time) {
+    // Time in which this process did not run is none.
+    double now = seconds();
+    if (now - last > 1)
+      stopped += now - last;
+    last = now;
+    time -= stopped;
+    double patience = owner.patience;
+    if (time < std::min(saySeconds, patience))
+      return;
+    std::string whom;
+    int reason = -1;
+    bool writes = false;
+    for (int32_t rank : ranks) {
+      Heartbeat::State state = owner.heartbeat.stateOf(rank);
+      if (rank == owner.rank || state == Heartbeat::Waits)
+        continue;
+      whom += (whom.empty() ? "rank " : ", rank ") + std::to_string(rank);
+      reason = reason < 0 ? rank : reason;
+      writes |= state == Heartbeat::Writes;
+    }
+    double most = writes ? patience * writingPatience : patience;
+    if (!said && reason >= 0 && time >= std::max(patience / 10, saySeconds)) {
+      said = true;
+      std::fprintf(stderr,
+                   "rank %d waits for %s%s (for %.0f s, at most %.0f s)\n",
+                   owner.rank, whom.c_str(),
+                   writes ? ", which writes files" : "", time, most);
+    }
+    std::string hint = " for " + std::to_string(static_cast<int>(patience)) +
+                       " s; " + patienceHint();
+    if (reason >= 0 && time >= most)
+      owner.heartbeat.accuse(
+          reason, (writes ? "writes files while others wait for it"
+                          : "does not come to what others wait for: it is busy "
+                            "with something else,") +
+                      hint);
+    else if (reason < 0 && time >= patience + saySeconds)
+      owner.heartbeat.accuse(owner.rank,
+                             "waits for others, and these for others," + hint);
+  }
+};
+
 struct cleave_group {
   MpiCommunicator *owner;
   std::vector<int32_t> ranks;
@@ -94,6 +163,7 @@ struct cleave_group {
   /// Waits for messages of this group; false if the communicator has failed.
   bool complete(std::vector<MPI_Request> &requests) const {
     double begin = seconds();
+    std::optional<Wait> wait;
     for (int64_t turn = 0;; ++turn) {
       int done = 0;
       MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
@@ -111,7 +181,13 @@ struct cleave_group {
       }
       timespec pause{0, 100 * 1000};
       ::nanosleep(&pause, nullptr);
-      if (seconds() - begin > patienceSeconds)
+      if (!wait)
+        wait.emplace(*owner);
+      if (!ranks.empty())
+        wait->judge(ranks, seconds() - begin);
+      else if (owner->number > 0)
+        wait->judge(owner->everyone(), seconds() - begin);
+      if (seconds() - begin > leftSeconds)
         for (int32_t rank : ranks) {
           if (owner->heartbeat.hasLeft(rank))
             owner->heartbeat.blame(rank, "has ended while others wait for it");
@@ -273,11 +349,22 @@ int barrier(cleave_group *group) {
   return comparePrepared(*group) ? 0 : 1;
 }
 
+/// Another thread than the working one may ask, and notices nothing by that.
 const char *errorOf(cleave_communicator *c) {
+  thread_local std::string text;
   MpiCommunicator &me = self(c);
-  (void)me.heartbeat.failed();
-  me.errorText = me.heartbeat.error();
-  return me.errorText.c_str();
+  if (std::this_thread::get_id() == me.thread)
+    (void)me.heartbeat.failed();
+  text = me.heartbeat.error();
+  return text.c_str();
+}
+
+void setBusy(cleave_communicator *c, int32_t on) {
+  self(c).heartbeat.setBusy(on != 0);
+}
+
+int isUnnoticed(cleave_communicator *c, int32_t grace) {
+  return self(c).heartbeat.isUnnoticed(grace);
 }
 
 int64_t held(cleave_communicator *c) { return self(c).staging.bytes(); }
@@ -305,8 +392,8 @@ void closeRank(cleave_communicator *c) {
 }
 
 constexpr cleave_communicator_api mpiApi = {
-    makeGroup, prepare,  start,   wait, release,
-    barrier,   failWith, errorOf, held, closeRank};
+    makeGroup, prepare, start,   wait,        release, barrier,
+    failWith,  errorOf, setBusy, isUnnoticed, held,    closeRank};
 
 /// Ends MPI, together with all other processes; not after a failure, when it
 /// would wait for the missing process. The launcher ends the rest.

@@ -222,10 +222,7 @@ static llvm::Expected<SocketLaunch> launchByVariables(llvm::StringRef secret) {
           readInteger(torch ? "RANK" : "SLURM_PROCID", found->first, 0,
                       launch.size - 1, launch.rank))
     return error;
-  if (const char *time = std::getenv(patienceVariable))
-    if (llvm::Error error = readInteger(patienceVariable, time, 1, mostPatience,
-                                        launch.patienceSeconds))
-      return error;
+  launch.patienceSeconds = patienceSeconds();
   launch.host = firstHost();
   launch.processesHere = processesHere();
   launch.local = launch.processesHere == launch.size || isHere(launch.host);
@@ -291,6 +288,8 @@ static llvm::Expected<Connect> openSockets(llvm::StringRef secret,
 llvm::Expected<Connect>
 cleave::runtime::openProcesses(llvm::StringRef secret,
                                std::function<bool()> interrupted) {
+  if (std::string wrong = patienceProblem(); !wrong.empty())
+    return makeError(wrong);
   return startedByMpi() ? openMpi()
                         : openSockets(secret, std::move(interrupted));
 }

@@ -33,3 +33,9 @@ void Processes::fail(const std::string &message) {
 std::string Processes::error() const {
   return communicator->api->error(communicator);
 }
+
+void Processes::setBusy(bool on) { communicator->api->busy(communicator, on); }
+
+bool Processes::isUnnoticed(int grace) const {
+  return communicator->api->unnoticed(communicator, grace) != 0;
+}

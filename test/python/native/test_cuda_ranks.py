@@ -137,7 +137,7 @@ def device(tmp_path_factory):
 
 
 def test_failures_end_with_one_message(device):
-    with_nccl = {"CLEAVE_NCCL": "on", "CLEAVE_NCCL_TIMEOUT": "2"}
+    with_nccl = {"CLEAVE_NCCL": "on", "CLEAVE_PATIENCE": "2"}
     which = r"the [a-z-]+ of part '[^']+' \(.*\.py:\d+.*\)"
     for fault, message in [
             # A rank that fails is named, with what it did and where that is in the model.
@@ -147,7 +147,7 @@ def test_failures_end_with_one_message(device):
               for rank in (0, 1)),
             # All ranks wait for one that does not come: one of them says so.
             *((f"hang:{rank}:12", f"^rank [01]: {which} has not ended after 2 s: not all ranks take "
-                                  r"part in it. \$CLEAVE_NCCL_TIMEOUT is the time")
+                                  r"part in it; --patience ")
               for rank in (0, 1)),
             # Of a communicator's first exchange nothing differs but that one does not come.
             ("leave-out:1:1", r"rank 0: the first exchange of ranks 0 1 has not ended after 2 s")]:
@@ -164,7 +164,7 @@ def test_a_lost_exchange_ends_the_program(device, tmp_path):
         [tool("cleave-run"), str(device), "--random-init", "--data", str(data), "--steps", "3"],
         capture_output=True, text=True, timeout=60,
         env={**os.environ, "CLEAVE_FAKE_NCCL": "hang:0:12", "CLEAVE_NCCL": "on",
-             "CLEAVE_NCCL_TIMEOUT": "1"})
+             "CLEAVE_PATIENCE": "1"})
     assert result.returncode == 1
     assert re.search(r"^.*error: .*step 1: rank [01]: the [a-z-]+ of part .* has not ended after 1 s",
                      result.stderr) and result.stderr.count("\n") == 1, result.stderr

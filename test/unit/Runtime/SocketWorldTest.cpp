@@ -344,4 +344,88 @@ TEST(SocketWorldTest, AnotherProgramHasThePort) {
   ::close(other);
 }
 
+/// Three ranks of which the second does something else; `meanwhile` is what it
+/// does. What the others are told, in which time.
+std::vector<std::pair<std::string, double>>
+waitForSecond(int patience,
+              const std::function<void(cleave_communicator *)> &meanwhile) {
+  int port = freePort();
+  cleave_team team = test::singleThread();
+  std::vector<std::pair<std::string, double>> found(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      std::string error;
+      SocketLaunch launch = launchOf(rank, 3, port);
+      launch.patienceSeconds = patience;
+      auto world = SocketWorld::connect(launch, error);
+      ASSERT_TRUE(world) << error;
+      cleave_communicator *c = world->open(team, error);
+      ASSERT_TRUE(c) << error;
+      auto begin = std::chrono::steady_clock::now();
+      if (rank == 1)
+        meanwhile(c);
+      float in = 1, out = 0;
+      cleave_collective what = collectiveOf(CLEAVE_ALL_REDUCE, &in, &out, 1);
+      // No group is made after a failure.
+      cleave_group *group = groupOfAll(c);
+      cleave_request *request =
+          group ? c->api->prepare(group, &what, 1) : nullptr;
+      if (request && c->api->start(request) == 0)
+        (void)c->api->wait(request);
+      auto &[text, time] = found[static_cast<size_t>(rank)];
+      text = c->api->error(c);
+      time = std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                           begin)
+                 .count();
+      c->api->close(c);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  return found;
+}
+
+/// It notices the failure, as a loop does that steps now and then.
+void loopUntilFailure(cleave_communicator *c) {
+  for (int i = 0; i < 200 && !*c->api->error(c); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+TEST(SocketWorldTest, PatienceEnds) {
+  auto found = waitForSecond(2, loopUntilFailure);
+  for (const auto &[text, time] : found) {
+    EXPECT_EQ(text, "rank 1: does not come to what others wait for: it is busy "
+                    "with something else, for 2 s; --patience (of Python: "
+                    "patience; else CLEAVE_PATIENCE) sets another time");
+    EXPECT_GT(time, 1.9);
+    EXPECT_LT(time, 4);
+  }
+}
+
+TEST(SocketWorldTest, OneThatWritesHasLonger) {
+  auto found = waitForSecond(1, [](cleave_communicator *c) {
+    c->api->busy(c, 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    c->api->busy(c, 0);
+  });
+  for (const auto &[text, time] : found)
+    EXPECT_EQ(text, "");
+}
+
+/// A failure that a rank does not notice is known to who asks for it, and its
+/// process would end only later.
+TEST(SocketWorldTest, FailuresThatAreNotNoticed) {
+  bool unnoticed = false;
+  auto found = waitForSecond(1, [&](cleave_communicator *c) {
+    for (int i = 0; i < 100 && !unnoticed; ++i) {
+      unnoticed = c->api->unnoticed(c, 10) != 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    std::thread other([&] { EXPECT_STRNE(c->api->error(c), ""); });
+    other.join();
+    EXPECT_NE(c->api->unnoticed(c, 10), 0);
+  });
+  EXPECT_TRUE(unnoticed);
+}
+
 } // namespace

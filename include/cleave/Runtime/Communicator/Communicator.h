@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /** Incremented with every change of this interface. */
-#define CLEAVE_COMMUNICATOR_ABI 6u
+#define CLEAVE_COMMUNICATOR_ABI 7u
 
 /** The largest number of dimensions of a block. */
 #define CLEAVE_BLOCK_DIMS 8
@@ -154,6 +154,17 @@ struct cleave_communicator_api {
   void (*fail)(cleave_communicator *, const char *message);
   /** Why the communicator failed; "" while it has not. */
   const char *(*error)(cleave_communicator *);
+  /**
+   * Whether this rank writes what others wait for, which may take long: they
+   * wait ten times as long as otherwise.
+   */
+  void (*busy)(cleave_communicator *, int32_t on);
+  /**
+   * Whether there is a failure that this rank's working thread does not notice,
+   * because it does something else. May be called by any thread. The process
+   * ends `grace` seconds after this is first so: 0 if it is never called.
+   */
+  int (*unnoticed)(cleave_communicator *, int32_t grace);
   /** Bytes of this rank's message buffers: of each size, the largest number
       that was ever in flight at once. */
   int64_t (*held)(cleave_communicator *);

@@ -27,6 +27,27 @@ inline int patienceSeconds() {
   return seconds < 1 ? defaultPatience : std::min(seconds, mostPatience);
 }
 
+/// A rank that writes what others wait for has that many times as long.
+constexpr int writingPatience = 10;
+
+/// What is wrong with the variable, or "".
+inline std::string patienceProblem() {
+  const char *text = std::getenv(patienceVariable);
+  char *end = nullptr;
+  long seconds = text ? std::strtol(text, &end, 10) : defaultPatience;
+  if (!text || !*text ||
+      (end != text && *end == 0 && seconds >= 1 && seconds <= mostPatience))
+    return "";
+  return std::string(patienceVariable) + " is '" + text +
+         "'; it must be an integer from 1 to " + std::to_string(mostPatience);
+}
+
+/// How a message says what can be changed.
+inline std::string patienceHint() {
+  return std::string("--patience (of Python: patience; else ") +
+         patienceVariable + ") sets another time";
+}
+
 /// Before other threads begin.
 inline void setPatience(int seconds) {
   ::setenv(patienceVariable, std::to_string(seconds).c_str(), 1);

@@ -47,6 +47,24 @@ private:
   cleave_group *everyone = nullptr;
 };
 
+/// As long as it lives, this rank writes what others wait for. Null for none.
+class Busy {
+public:
+  explicit Busy(cleave_communicator *communicator)
+      : communicator(communicator) {
+    if (communicator)
+      communicator->api->busy(communicator, 1);
+  }
+  ~Busy() {
+    if (communicator)
+      communicator->api->busy(communicator, 0);
+  }
+  Busy(const Busy &) = delete;
+
+private:
+  cleave_communicator *communicator;
+};
+
 /// "rank 3", "ranks 0 to 2 and 5".
 std::string ranksText(llvm::ArrayRef<int> ranks);
 

@@ -32,7 +32,14 @@ public:
 
   /// Ends all processes, because this one cannot continue.
   void fail(const std::string &message);
-  /// Why the launch has failed, "rank R: ..."; "" while it has not.
+  /// Whether this process writes what others wait for.
+  void setBusy(bool on);
+  /// Whether the launch has failed and the thread that made this has not
+  /// noticed it soon, because it does something else; the process ends `grace`
+  /// seconds later. Any thread may ask.
+  bool isUnnoticed(int grace) const;
+  /// Why the launch has failed, "rank R: ..."; "" while it has not. Who asks
+  /// has noticed it.
   std::string error() const;
 
 private:
