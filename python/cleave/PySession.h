@@ -169,8 +169,8 @@ public:
 
   /// Runs an entry where the run is: writes `inputs`, (name, bytes) each, and
   /// `scalars`, and reads `outputs`. Returns what stopped it, or (outputs by
-  /// name, step, seconds, updates made again, why it was skipped or "", `note`),
-  /// which is also the last result of "train".
+  /// name, step, seconds, updates made again, why it was skipped or "",
+  /// `note`), which is also the last result of "train".
   nb::object call(const std::string &entry, const nb::list &inputs,
                   const nb::dict &scalars,
                   const std::vector<std::string> &outputs, nb::object note) {
@@ -209,9 +209,8 @@ public:
     nb::dict values;
     for (const std::string &name : outputs)
       values[name.c_str()] = copy(name);
-    nb::object result =
-        nb::make_tuple(values, counts->step, seconds, last.updatedAgain,
-                       last.skipped, note);
+    nb::object result = nb::make_tuple(values, counts->step, seconds,
+                                       last.updatedAgain, last.skipped, note);
     if (training)
       counts->last = result;
     if (training && processes)
@@ -251,8 +250,8 @@ public:
     return result;
   }
 
-  /// Where the run is with its loss scale, (scale, growth, hysteresis), or None:
-  /// before the first step of a program that has one, its initial one.
+  /// Where the run is with its loss scale, (scale, growth, hysteresis), or
+  /// None: before the first step of a program that has one, its initial one.
   nb::object lossScale() const {
     std::optional<runtime::LossScaleState> state =
         counts->lossScale ? counts->lossScale : session->getLossScale();
@@ -312,11 +311,7 @@ public:
       return session->saveCheckpoint(folder, counts->dataPosition, how);
     }();
     running = false;
-    std::string wrong = error ? llvm::toString(std::move(error)) : "";
-    // The others wait to send their shards to the one that writes.
-    if (processes && !wrong.empty())
-      processes->fail(wrong);
-    return wrong;
+    return error ? llvm::toString(std::move(error)) : "";
   }
 
   /// Reads a checkpoint, whole or not at all: what went wrong, or nothing, and

@@ -11,6 +11,7 @@ import torch
 
 from .forks import alone
 from .messages import some_names, warn
+from .processes import lead, together
 from .results import StepError
 from .state import path_of, problem
 
@@ -39,10 +40,7 @@ class Checkpoints:
             StepError: what would be saved is not finite.
         """
         folder = path_of("folder", folder)
-        if os.path.exists(folder) and not _is_checkpoint(folder) and (
-                not os.path.isdir(folder) or os.listdir(folder)):
-            raise FileExistsError(
-                f"{folder}: is there and is no checkpoint; nothing of it is replaced")
+        lead(self._processes, "save a checkpoint", lambda: _check_place(folder))
         if check_finite and (wrong := self._live.session.check_finite()):
             raise StepError(f"{folder}: the checkpoint is not written: {wrong}")
         if error := self._live.session.save_checkpoint(folder, not check_finite):
@@ -60,7 +58,8 @@ class Checkpoints:
             ValueError: it is damaged, or is not of this model and optimizer; all that
                 does not fit is listed.
         """
-        folder = _found(path_of("folder", folder))
+        folder = together(self._processes, "load a checkpoint",
+                          lambda: _found(path_of("folder", folder)))
         error, absent = self._live.session.load_checkpoint(folder)
         if error:
             raise ValueError(error)
@@ -85,8 +84,7 @@ class Checkpoints:
                 missing, unknown or different is listed.
         """
         path = path_of("path", path)
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"{path}: there is no such file")
+        together(self._processes, "load weights", lambda: _check_file(path))
         from ._cleave import CompileError
 
         try:
@@ -96,8 +94,8 @@ class Checkpoints:
 
     def save_artifact(self, path: str | os.PathLike) -> None:
         """Writes the compiled step as a shared object, for `cleave-run`; it holds the
-        program of the shapes of the last call, and no weights. Of several processes the
-        first one writes.
+        program of the shapes of the last call, and no weights. If ranks are processes, all
+        of them call it, and the first one writes.
 
         Raises:
             OSError: it cannot be written.
@@ -105,8 +103,11 @@ class Checkpoints:
         from .trace.weights import check_writable
 
         path = path_of("path", path)
-        if not self._live.session.leads():
-            return
+        lead(self._processes, "save the artifact", lambda: self._write_artifact(path))
+
+    def _write_artifact(self, path: str) -> None:
+        from .trace.weights import check_writable
+
         check_writable(path)
         try:
             self._live.compiled.save(path)
@@ -168,6 +169,18 @@ def load(folder: str | os.PathLike, model):
             if name in own:
                 own[name].copy_(value)
     return model
+
+
+def _check_place(folder: str) -> None:
+    if os.path.exists(folder) and not _is_checkpoint(folder) and (
+            not os.path.isdir(folder) or os.listdir(folder)):
+        raise FileExistsError(
+            f"{folder}: is there and is no checkpoint; nothing of it is replaced")
+
+
+def _check_file(path: str) -> None:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: there is no such file")
 
 
 def _is_checkpoint(folder: str) -> bool:

@@ -135,3 +135,19 @@ Expected<int64_t> Session::largest(int64_t value) const {
       return error;
   return most;
 }
+
+Error Session::ofLeader(Error own) const {
+  if (alone())
+    return own;
+  std::string text = own ? llvm::toString(std::move(own)) : "";
+  Expected<std::string> told = all().share(0, text);
+  if (!told) {
+    if (text.empty())
+      return told.takeError();
+    llvm::consumeError(told.takeError());
+    return makeError(text);
+  }
+  if (!told->empty() && !isLeader())
+    return makeError("rank 0: " + *told);
+  return text.empty() ? Error::success() : makeError(text);
+}

@@ -53,12 +53,21 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
     if (Error error = checkFinite())
       return makeError(directory + ": the checkpoint was not written: " +
                        llvm::toString(std::move(error)));
-  if (!isLeader()) {
-    // The first rank writes; all ranks take part in reading their shards.
-    if (Error error = save("", /*optimizer=*/false))
-      return error;
-    return save("", /*optimizer=*/true);
-  }
+  // The first rank writes; all ranks take part in reading their shards, also
+  // where it cannot write, and learn of that.
+  int files = 0;
+  Busy busy(alone() || !isLeader() ? nullptr : first().getCommunicator());
+  Error error = isLeader()
+                    ? writeCheckpoint(directory, dataPosition, options, files)
+                    : Error::success();
+  for (; files < 2; ++files)
+    if (Error lost = save("", /*optimizer=*/files == 1))
+      return llvm::joinErrors(std::move(error), std::move(lost));
+  return ofLeader(std::move(error));
+}
+
+Error Session::writeCheckpoint(llvm::StringRef directory, int64_t dataPosition,
+                               const SaveOptions &options, int &files) const {
   llvm::SmallString<128> target(directory);
   while (target.size() > 1 && target.ends_with("/"))
     target.pop_back();
@@ -106,10 +115,13 @@ Error Session::saveCheckpoint(llvm::StringRef directory, int64_t dataPosition,
       return run.takeError();
     training["run"] = std::move(*run);
   }
-  for (llvm::StringRef name : {kModelFile, kOptimizerFile})
-    if (Error error =
-            save(made->path(name), name == kOptimizerFile, &made->facts(name)))
+  for (llvm::StringRef name : {kModelFile, kOptimizerFile}) {
+    Error error =
+        save(made->path(name), name == kOptimizerFile, &made->facts(name));
+    ++files;
+    if (error)
       return error;
+  }
   return made->commit(std::move(training));
 }
 

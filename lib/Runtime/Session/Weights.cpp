@@ -14,6 +14,7 @@
 #include "llvm/Support/xxhash.h"
 
 #include <cstring>
+#include <set>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -329,8 +330,12 @@ Error Session::take(Loaded &loaded) {
 
 Error Session::load(llvm::StringRef path, bool optimizer) {
   Expected<Loaded> loaded = check(path, optimizer);
-  if (!loaded)
-    return loaded.takeError();
+  // If one process alone could not read its files, the others must not go on.
+  std::string wrong = loaded ? "nothing" : llvm::toString(loaded.takeError());
+  if (Error error = agree({{"what is wrong with the files", wrong}}))
+    return makeError(path + ": " + llvm::toString(std::move(error)));
+  if (wrong != "nothing")
+    return makeError(wrong);
   return take(llvm::MutableArrayRef<Loaded>(*loaded));
 }
 
@@ -339,9 +344,19 @@ Error Session::save(llvm::StringRef path, bool optimizer,
   if (Error error = finishUpdate())
     return error;
   // A step that has ended within its updates has left nothing to save.
+  std::string failed;
   for (const std::unique_ptr<Rank> &rank : ranks)
-    if (std::string why = rank->offloadFailure(); !why.empty())
-      return makeError(path + ": " + why);
+    if (failed.empty())
+      failed = rank->offloadFailure();
+  Expected<bool> anyFailed = any(!failed.empty());
+  if (!anyFailed)
+    return anyFailed.takeError();
+  if (*anyFailed)
+    return makeError(
+        llvm::Twine(path.empty() ? llvm::StringRef("cannot save") : path) +
+        ": " + (failed.empty() ? "another rank has failed" : failed));
+  // Shards that others still send to the process that writes.
+  std::set<const Tensor *> unread;
   std::vector<SafetensorsItem> items;
   llvm::json::Object aliases;
   // What a framework's model may not have.
@@ -349,23 +364,27 @@ Error Session::save(llvm::StringRef path, bool optimizer,
   for (const Tensor &tensor : getProgram().tensors) {
     if (!belongs(tensor, optimizer))
       continue;
-    if (!isLeader()) {
+    if (!isLeader() || path.empty()) {
       // The process that writes needs the shards of this one.
       if (Error error = read(tensor, nullptr))
         return error;
       continue;
     }
     bool split = !isEverywhere(tensor);
+    if (split)
+      unread.insert(&tensor);
     items.push_back({tensor.name, tensor.dtype, fileShape(tensor),
-                     split ? nullptr : data(tensor),
-                     [this, &tensor](void *to) { return read(tensor, to); }});
+                     split ? nullptr : data(tensor), [&, this](void *to) {
+                       unread.erase(&tensor);
+                       return read(tensor, to);
+                     }});
     if (!tensor.persistent ||
         (tensor.role == Role::Parameter && !tensor.of.empty()))
       added.push_back(tensor.name);
     if (!tensor.aliases.empty())
       aliases[tensor.name] = llvm::json::Array(tensor.aliases);
   }
-  if (!isLeader())
+  if (!isLeader() || path.empty())
     return Error::success();
   std::map<std::string, std::string> metadata;
   // The names that transformers and others expect.
@@ -377,18 +396,24 @@ Error Session::save(llvm::StringRef path, bool optimizer,
   bool noAliases = aliases.empty(), noneAdded = added.empty();
   add("tied", noAliases, std::move(aliases));
   add("added", noneAdded, std::move(added));
-  return writeSafetensors(path, items, metadata, facts);
+  Error error = writeSafetensors(path, items, metadata, facts);
+  // Where it could not be written, others wait to send the rest.
+  for (const Tensor &tensor : getProgram().tensors)
+    if (unread.count(&tensor))
+      if (Error lost = read(tensor, nullptr))
+        return llvm::joinErrors(std::move(error), std::move(lost));
+  return error;
 }
 
 Error Session::loadWeights(llvm::StringRef path) {
   return load(path, /*optimizer=*/false);
 }
 Error Session::saveWeights(llvm::StringRef path) const {
-  return save(path, false);
+  return ofLeader(save(path, false));
 }
 Error Session::loadOptimizer(llvm::StringRef path) {
   return load(path, /*optimizer=*/true);
 }
 Error Session::saveOptimizer(llvm::StringRef path) const {
-  return save(path, true);
+  return ofLeader(save(path, true));
 }

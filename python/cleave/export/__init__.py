@@ -16,6 +16,7 @@ from typing import Any, Iterable, Mapping, Protocol, Sequence
 
 import torch
 
+from ..processes import lead
 from ..state import path_of
 
 KINDS = ("int8", "sparse", "bf16")
@@ -100,9 +101,6 @@ class Model(Protocol):
     #: The processes that are its ranks; None for threads of this one.
     processes: Any
 
-    def leads(self) -> bool:
-        """Whether this process writes."""
-
     def state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers; names of one tensor share it."""
 
@@ -127,7 +125,7 @@ def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) ->
         raise ValueError(f"kind is {kind!r}; there are {', '.join(KINDS)}")
     path = path_of("path", path)
     # Before the evaluation, which may take long.
-    _lead(model, f"export as {kind}", check_writable, path)
+    lead(model.processes, f"export as {kind}", lambda: check_writable(path))
     weights = model.weights()
     state = model.state()
     tensors, forms, aliases, kept = {}, {}, {}, {}
@@ -154,25 +152,9 @@ def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) ->
          for name in own if state[name].is_floating_point() and state[name].numel()})
     if data is not None:
         _compare(model, state, exported, data, report)
-    _lead(model, "write the export", write_tensors, path, tensors, metadata)
+    lead(model.processes, "write the export",
+         lambda: write_tensors(path, tensors, metadata))
     return report
-
-
-def _lead(model: Model, what: str, write, path: str, *args) -> None:
-    """Calls `write(path, *args)` on the first rank; where that raises OSError, all do. The
-    ranks compare `what` before."""
-    if model.processes is not None:
-        model.processes.meet(what)
-    error = None
-    if model.leads():
-        try:
-            write(path, *args)
-        except OSError as raised:
-            error = raised
-    if model.processes is not None and model.processes.smallest(error is None) == 0:
-        error = error or OSError(f"cannot write '{path}': the first rank could not")
-    if error is not None:
-        raise error
 
 
 class _OfStep:
@@ -180,9 +162,6 @@ class _OfStep:
 
     def __init__(self, step):
         self.step, self.processes = step, step._processes
-
-    def leads(self):
-        return self.step._live.session.leads()
 
     def state(self):
         return self.step.state_dict(masters=True)

@@ -60,9 +60,6 @@ class _OfProgram:
     def __init__(self, program: Program, weights: dict[str, list[int]]):
         self.program, self._weights = program, weights
 
-    def leads(self) -> bool:
-        return True
-
     def _own(self) -> Iterator[tuple[str, dict]]:
         for name, facts in self.program.tensors.items():
             if facts["role"] in ("parameter", "buffer"):

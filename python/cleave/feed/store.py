@@ -10,10 +10,12 @@ import datetime
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import weakref
 from typing import Any
 
+from ..processes import lead, together
 from .source import FeedError
 from .tables import open_tables
 
@@ -83,14 +85,14 @@ class Store:
         """
         if isinstance(model, (str, os.PathLike)):
             return self._add(os.fspath(model), query, parent)
-        with tempfile.TemporaryDirectory(prefix="cleave-") as folder:
-            place = os.path.join(folder, "step")
+        processes = model._processes
+        parent = self._parents.get(model) if parent is None else parent
+        with _removed() as folders:
+            place = os.path.join(
+                lead(processes, "make a folder", lambda: _temporary(folders)), "step")
             model.save(place)
-            name = None
-            if os.path.isdir(place):
-                parent = self._parents.get(model) if parent is None else parent
-                name = self._add(place, query, parent)
-        self._parents[model] = name = _of_the_first(model._processes, name)
+            name = lead(processes, "store a model", lambda: self._add(place, query, parent))
+        self._parents[model] = name
         return name
 
     def load(self, name: str | Record, into) -> Record:
@@ -106,11 +108,14 @@ class Store:
         """
         import cleave
 
-        record = self._found(name)
-        with tempfile.TemporaryDirectory(prefix="cleave-") as folder:
-            # A module needs no optimizer state.
-            self._write(record, folder, _FILES if isinstance(into, cleave.Step) else
-                        ("model.safetensors", "training.json"))
+        processes = into._processes if isinstance(into, cleave.Step) else None
+        record = together(processes, "find a model", lambda: self._found(name))
+        # A module needs no optimizer state.
+        files = (_FILES if isinstance(into, cleave.Step) else
+                 ("model.safetensors", "training.json"))
+        with _removed() as folders:
+            folder = together(processes, "read a model",
+                              lambda: self._unpack(record, files, folders))
             cleave.load(folder, into)
         if isinstance(into, cleave.Step):
             self._parents[into] = record.hash
@@ -191,6 +196,11 @@ class Store:
                             f"with {name!r}")
         return _record(found[0])
 
+    def _unpack(self, record, files, folders):
+        folder = _temporary(folders)
+        self._write(record, folder, files)
+        return folder
+
     def _write(self, record, folder, files):
         """Writes files of a model. All of them are read, and compared with its hashes."""
         from ..trace.weights import sync_file
@@ -216,13 +226,20 @@ class Store:
                             "damaged: the hash of its files is another one")
 
 
-def _of_the_first(processes, name):
-    """The hash that the first of the processes has, in all of them, when it has stored it."""
-    if processes is None:
-        return name
-    pieces = [name[i : i + 13] for i in range(0, 64, 13)] if name else ["f" * 15] * 5
-    found = [processes.smallest(int(piece, 16)) for piece in pieces]
-    return "".join(f"{piece:013x}" for piece in found[:4]) + f"{found[4]:012x}"
+@contextlib.contextmanager
+def _removed():
+    """A list of folders that are removed at the end."""
+    folders = []
+    try:
+        yield folders
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _temporary(folders):
+    folders.append(tempfile.mkdtemp(prefix="cleave-"))
+    return folders[-1]
 
 
 def _record(facts):

@@ -61,6 +61,59 @@ def test_factors_are_the_same_in_each_process(tmp_path, form, ranks):
     assert sum(name.endswith("weight.right_factor") for name in found[0]) >= 5
 
 
+def test_what_one_cannot_do_all_learn(tmp_path):
+    """Nobody waits for a rank that has failed alone: all raise, and train on as if nothing had
+    been tried."""
+    code, text = torchrun(2, "zero1", tmp_path, "failures")
+    assert code == 0, text
+    printed = lines(text)
+    first, second = (printed[rank]["errors"] for rank in range(2))
+    by_first = {"save": "OSError", "save to a full disk": "OSError",
+                "save over something": "FileExistsError", "artifact": "FileNotFoundError"}
+    for what, kind in by_first.items():
+        assert first[what][0] == second[what][0] == kind, what
+        assert second[what][1].startswith("rank 0") and first[what][1] in second[what][1], what
+    assert first["good save"] is second["good save"] is None
+    assert first["store"] == ["OperationalError", "the disk is full"]
+    assert second["store"] == [
+        "RuntimeError", "rank 0 cannot store a model: the disk is full (OperationalError)"]
+    for what in ("load", "weights"):
+        assert first[what][0] == second[what][0] == "FileNotFoundError", what
+        assert first[what][1].startswith("rank 1 cannot "), what
+    assert "rank 1" in first["bad weights"][1] and "rank 1" in second["bad weights"][1]
+    assert first["fetch"] == second["fetch"] and first["fetch"][0] == "FeedError"
+    step = process_script.build("zero1")
+    for seed in range(len(first)):
+        step(*process_script.tokens(seed=seed))
+    assert printed[0]["digests"] == process_script.digests(step)
+    assert printed[0]["files"] == ["checkpoint", "models.db", "of-rank-0", "of-rank-1"]
+
+
+BUSY = ("rank 1: does not come to what others wait for: it is busy with something else, for 2 s; "
+        "--patience (of Python: patience; else CLEAVE_PATIENCE) sets another time")
+
+
+def by_hand(folder, what):
+    """Two processes without a launcher, which would end one when the other ends: their codes,
+    and what they printed."""
+    port = free_port()
+    found = [subprocess.Popen(
+        [sys.executable, str(SCRIPT), "dp", str(folder), what], text=True, stderr=subprocess.PIPE,
+        env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "CLEAVE_PORT": port})
+        for rank in range(2)]
+    texts = [process.communicate(timeout=100)[1] for process in found]
+    return [process.returncode for process in found], texts
+
+
+@pytest.mark.parametrize("what", ["endless", *(["asleep"] if ALL else [])])
+def test_an_endless_loop_of_one_ends_all(tmp_path, what):
+    """With the same message; what `finally` has to do is done, also in that loop."""
+    codes, texts = by_hand(tmp_path, what)
+    assert codes == [1, 1], texts
+    assert all(BUSY in text for text in texts), texts
+    assert all((tmp_path / f"finally-{rank}").read_text() == "left" for rank in range(2))
+
+
 @pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
 @pytest.mark.parametrize("what, message", [
     ("exception", "rank 0 ends: rank 1: ValueError: a bad sample"),

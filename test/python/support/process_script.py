@@ -10,7 +10,9 @@ WHAT goes wrong, in rank 1 unless it says otherwise; "train" if nothing does.
 import hashlib
 import json
 import os
+import resource
 import signal
+import sqlite3
 import sys
 import time
 
@@ -141,6 +143,67 @@ def digests(step):
             for name, value in values.items()}
 
 
+def failures(step, folder):
+    """What the first rank cannot do alone, or the second one, between steps: each is told, and
+    goes on. The errors, by what was tried."""
+    found = {}
+
+    def attempt(what, call):
+        try:
+            call()
+            found[what] = None
+        except Exception as error:
+            found[what] = [type(error).__name__, str(error)]
+        step(*tokens(seed=step.step))
+
+    def full(call):
+        """With no room for files, in the middle of one, for the first rank."""
+        if step.rank > 0:
+            return call()
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
+        try:
+            call()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    def fails(*_):
+        raise sqlite3.OperationalError("the disk is full")
+
+    own = os.path.join(folder, f"of-rank-{step.rank}")
+    os.makedirs(own, exist_ok=True)
+    good, bad = os.path.join(folder, "checkpoint"), os.path.join(own, "model.safetensors")
+    open(bad, "wb").close()
+    store = cleave.feed.Store(os.path.join(folder, "models.db"))
+    attempt("save", lambda: step.save("/proc/nothing/here"))
+    attempt("save to a full disk", lambda: full(lambda: step.save(os.path.join(folder, "full"))))
+    attempt("save over something", lambda: step.save(own))
+    attempt("good save", lambda: step.save(good))
+    attempt("artifact", lambda: step.save_artifact("/proc/nothing/here"))
+    if step.rank == 0:
+        store._tables.add = fails
+    attempt("store", lambda: store.save(step))
+    attempt("load", lambda: step.load(good if step.rank == 0 else "none"))
+    attempt("weights", lambda: step.load_weights(good if step.rank == 0 else "none"))
+    attempt("bad weights", lambda: step.load_weights(
+        os.path.join(good, "model.safetensors") if step.rank == 0 else bad))
+    attempt("fetch", lambda: store.load("ab", step))
+    return found
+
+
+def endless(step, folder, what):
+    """The second rank loops between two steps, in its own code or in a call of the system."""
+    step(*tokens())
+    try:
+        while step.rank == 1:
+            time.sleep(1000 if what == "asleep" else 0)
+        step(*tokens())
+    finally:
+        with open(os.path.join(folder, f"finally-{step.rank}"), "w") as file:
+            file.write("left")
+
+
 def interrupted(step, whole):
     """Goes on until a signal; says after which step."""
     def stop(number, frame):
@@ -167,7 +230,7 @@ def main(form, folder, what="train"):
         build(form, bucket_bytes=1000 + rank)
     if what == "early" and rank == 1:
         raise ValueError("no data here")
-    step = build(form)
+    step = build(form, **({"patience": 2} if what in ("endless", "asleep") else {}))
     if what == "train":
         train(form, folder, step)
     elif what == "short":
@@ -200,6 +263,12 @@ def main(form, folder, what="train"):
         except cleave.StepError as error:
             say({"rank": rank, "error": str(error)})
         say({"rank": rank, "losses": [float(step(*tokens()))]})
+    elif what in ("endless", "asleep"):
+        endless(step, folder, what)
+    elif what == "failures":
+        errors = failures(step, folder)
+        say({"rank": rank, "errors": errors, "digests": digests(step),
+             "files": sorted(os.listdir(folder))})
     elif what == "unwritable":
         step.save("/proc/nothing/here")
     elif what == "unwritable-export":

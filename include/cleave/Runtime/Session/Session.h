@@ -380,8 +380,15 @@ private:
   readCheckpoint(llvm::StringRef directory, std::vector<Loaded> &files) const;
   /// Gives buffers the values that the program has for them.
   void writeValues();
+  /// All processes take part, also where the first one cannot write, and that
+  /// of "" only takes part. The first one's error is its own.
   llvm::Error save(llvm::StringRef path, bool optimizer,
                    FileFacts *facts = nullptr) const;
+  /// What the first rank alone does; counts the calls of `save`.
+  llvm::Error writeCheckpoint(llvm::StringRef directory, int64_t dataPosition,
+                              const SaveOptions &options, int &files) const;
+  /// The error of the first rank, in all processes. Collective.
+  llvm::Error ofLeader(llvm::Error own) const;
   /// Sets what counts in an entry: steps, and updates.
   llvm::Error setCounters(int64_t number, int64_t updates);
   llvm::Error setPending(bool value) const;
