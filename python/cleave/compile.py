@@ -677,6 +677,9 @@ def _parameter_options(optimizer, parameters) -> dict[str, dict]:
             own.update(zip(entry.parts, entry.tensor) if entry.parts
                        else [(entry.name, entry.tensor)])
     options = optimizer.parameter_options(own)
+    if idle := optimizer.idle_groups(own):
+        warn(f"param_groups{idle} of the optimizer: no trained parameter has these settings, because "
+             "match is false for all of them, or an earlier group matches first")
     for entry in parameters:
         found = [options.pop(part, {}) for part in entry.parts]
         if any(other != found[0] for other in found):

@@ -134,6 +134,12 @@ class Optimizer:
                 options[name] = own
         return options
 
+    def idle_groups(self, parameters: Mapping[str, torch.Tensor]) -> list[int]:
+        """The places of groups that are the first to match none of these parameters."""
+        used = {next((i for i, g in enumerate(self.param_groups) if g.match(name, p)), None)
+                for name, p in parameters.items()}
+        return [i for i in range(len(self.param_groups)) if i not in used]
+
     def _settings(self) -> dict[str, Any]:
         """The rule's settings: the fields of the class, pairs of betas as two numbers."""
         common = {field.name for field in dataclasses.fields(Optimizer)}

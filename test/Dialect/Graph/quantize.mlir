@@ -12,6 +12,8 @@
 // CHECK: %[[W:.*]] = graph.mul %[[CODE]],
 // CHECK: graph.linear %{{.*}}, %[[W]]
 // CHECK: graph.contract "ro,oi->ri" %{{.*}}, %[[W]]
+// What only the update reads is the weight itself too.
+// CHECK: graph.mul %arg0, %arg3
 // CHECK: graph.sub %arg0,
 func.func @train(
     %w: tensor<3x8xf32> {graph.name = "w", graph.role = "parameter"},
@@ -32,7 +34,9 @@ func.func @train(
   %de = graph.scatter_add %dh, %x {dim = 0 : i64, size = 5 : i64} : (tensor<4x8xf32>, tensor<4xi64>) -> tensor<5x8xf32>
   %ge = graph.gradient %de of "e" : (tensor<5x8xf32>) -> tensor<5x8xf32>
   %uw = graph.mul %gw, %lr : (tensor<3x8xf32>, tensor<f32>) -> tensor<3x8xf32>
-  %nw = graph.sub %w, %uw : (tensor<3x8xf32>, tensor<3x8xf32>) -> tensor<3x8xf32>
+  %decay = graph.mul %w, %lr : (tensor<3x8xf32>, tensor<f32>) -> tensor<3x8xf32>
+  %both = graph.add %uw, %decay : (tensor<3x8xf32>, tensor<3x8xf32>) -> tensor<3x8xf32>
+  %nw = graph.sub %w, %both : (tensor<3x8xf32>, tensor<3x8xf32>) -> tensor<3x8xf32>
   %ue = graph.mul %ge, %lr : (tensor<5x8xf32>, tensor<f32>) -> tensor<5x8xf32>
   %ne = graph.sub %e, %ue : (tensor<5x8xf32>, tensor<5x8xf32>) -> tensor<5x8xf32>
   return %loss, %nw, %ne : tensor<f32>, tensor<3x8xf32>, tensor<5x8xf32>

@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "Optimizers/UpdateBuilder.h"
+#include "StepParts.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "llvm/ADT/SmallBitVector.h"
 
@@ -22,8 +23,8 @@ using Labels = SmallVector<llvm::SmallBitVector>;
 /// Follows one parameter to the contractions that read it.
 class Uses {
 public:
-  Uses(BlockArgument argument, const llvm::DenseSet<Operation *> &behind)
-      : behind(behind), rank(tensorTypeOf(argument).getRank()), summed(rank),
+  Uses(BlockArgument argument, const StepParts &parts)
+      : parts(parts), rank(tensorTypeOf(argument).getRank()), summed(rank),
         kept(rank) {
     Labels labels;
     for (int64_t dim = 0; dim < rank; ++dim) {
@@ -46,7 +47,7 @@ private:
   void read(OpOperand &use, const Labels &labels);
   void note(StringRef letters, StringRef output, const Labels &labels);
 
-  const llvm::DenseSet<Operation *> &behind;
+  const StepParts &parts;
   int64_t rank;
 
 public:
@@ -126,22 +127,14 @@ void Uses::read(OpOperand &use, const Labels &labels) {
 void Uses::follow(Value value, const Labels &labels) {
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
-    if (!user->hasTrait<OpTrait::IsTerminator>() && !behind.contains(user))
+    if (!user->hasTrait<OpTrait::IsTerminator>() && parts.isForward(user))
       read(use, labels);
   }
 }
 
 std::vector<ContractionWeight>
 cleave::graph::findContractionWeights(func::FuncOp entry) {
-  Block &block = entry.getBody().front();
-  // What depends on a seed or a gradient: backward and update.
-  llvm::DenseSet<Operation *> behind;
-  for (Operation &op : block)
-    if (isa<SeedOp, GradientOp>(op) ||
-        llvm::any_of(op.getOperands(), [&](Value operand) {
-          return behind.contains(operand.getDefiningOp());
-        }))
-      behind.insert(&op);
+  StepParts parts(entry);
   std::vector<ContractionWeight> found;
   for (BlockArgument argument : entry.getArguments()) {
     if (!hasRole(entry, argument.getArgNumber(), "parameter"))
@@ -150,7 +143,7 @@ cleave::graph::findContractionWeights(func::FuncOp entry) {
     if (parameter.rank() < 2)
       continue;
     ContractionWeight weight{argument, parameter.name().str(), {}, {}, {}};
-    Uses uses(argument, behind);
+    Uses uses(argument, parts);
     weight.reason = uses.reason;
     for (int64_t dim : parameter.all())
       (uses.summed.test(dim) ? weight.inputs : weight.outputs).push_back(dim);

@@ -17,6 +17,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "StepParts.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
@@ -40,10 +41,10 @@ public:
       : entry(entry), block(entry.getBody().front()), narrow(narrow),
         f32(Float32Type::get(entry.getContext())), roundSums(roundSums),
         roundGradients(roundGradients), wideResidual(wideResidual),
-        keepChosen(keepChosen), builder(entry.getContext()) {}
+        keepChosen(keepChosen), builder(entry.getContext()), parts(entry),
+        backward(parts.backward), update(parts.update) {}
 
   LogicalResult run() {
-    findParts();
     findGradients();
     findDecisions();
     for (Operation &op : llvm::make_early_inc_range(block.without_terminator()))
@@ -74,7 +75,6 @@ private:
     return chosen && chosen.getValue() == "16bit";
   }
 
-  void findParts();
   void findGradients();
   void findDecisions();
   LogicalResult convert(Operation *op);
@@ -90,8 +90,9 @@ private:
   Type f32;
   bool roundSums, roundGradients, wideResidual, keepChosen;
   OpBuilder builder;
-  /// What depends on a seed, and of that, what depends on a gradient.
-  llvm::DenseSet<Operation *> backward, update;
+  StepParts parts;
+  /// Of the parts: updates are computed in f32.
+  const llvm::DenseSet<Operation *> &backward, &update;
   /// Ops whose results are sums towards gradients of parameters alone, and ops
   /// whose results decide something: both are in f32.
   llvm::DenseSet<Operation *> sums, decisions;
@@ -101,20 +102,6 @@ private:
 };
 
 } // namespace
-
-void Rounding::findParts() {
-  for (Operation &op : block.without_terminator()) {
-    auto dependsOn = [&](const llvm::DenseSet<Operation *> &ops) {
-      return llvm::any_of(op.getOperands(), [&](Value operand) {
-        return ops.contains(operand.getDefiningOp());
-      });
-    };
-    if (isa<SeedOp>(op) || dependsOn(backward))
-      backward.insert(&op);
-    if (isa<GradientOp>(op) || dependsOn(update))
-      update.insert(&op);
-  }
-}
 
 /// The gradient of a parameter is a sum, in f32 unless gradients are rounded,
 /// up to the last of its uses. Where sums are rounded, what another product or

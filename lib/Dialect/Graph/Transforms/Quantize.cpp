@@ -19,6 +19,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Optimizers/UpdateBuilder.h"
+#include "StepParts.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"
@@ -74,11 +75,10 @@ static Value quantize(Formula &f, Value weight, ArrayRef<int64_t> inputs) {
 
 /// Gives all ops but those of the update the quantized weight.
 static void rewrite(func::FuncOp entry, BlockArgument argument,
-                    ArrayRef<int64_t> inputs,
-                    const llvm::DenseSet<Operation *> &update) {
+                    ArrayRef<int64_t> inputs, const StepParts &parts) {
   SmallVector<OpOperand *> uses;
   for (OpOperand &use : argument.getUses())
-    if (!update.contains(use.getOwner()) &&
+    if (!parts.update.contains(use.getOwner()) &&
         !use.getOwner()->hasTrait<OpTrait::IsTerminator>())
       uses.push_back(&use);
   if (uses.empty())
@@ -104,35 +104,34 @@ struct Quantize final : cleave::graph::impl::QuantizeBase<Quantize> {
     if (failed(step))
       return signalPassFailure();
     llvm::StringMap<SmallVector<int64_t>> inputs;
+    std::string example;
     for (const ContractionWeight &weight : findContractionWeights(*step)) {
-      if (weight.reason.empty())
+      if (weight.reason.empty()) {
         inputs[weight.name] = weight.inputs;
-      else
-        emitRemark(weight.argument.getLoc())
-            << "\"" << weight.name << "\" is not quantized: " << weight.reason;
+        continue;
+      }
+      emitRemark(weight.argument.getLoc())
+          << "\"" << weight.name << "\" is not quantized: " << weight.reason;
+      if (example.empty())
+        example = "; \"" + weight.name + "\": " + weight.reason;
     }
     if (inputs.empty()) {
       step->emitError("quantization: '@")
-          << step->getSymName() << "' has no weight of a contraction";
+          << step->getSymName() << "' has no weight of a contraction"
+          << example;
       return signalPassFailure();
     }
     FailureOr<SmallVector<func::FuncOp>> functions = findBodies(getOperation());
     if (failed(functions))
       return signalPassFailure();
     for (func::FuncOp function : *functions) {
-      llvm::DenseSet<Operation *> update;
-      for (Operation &op : function.getBody().front())
-        if (isa<GradientOp>(op) ||
-            llvm::any_of(op.getOperands(), [&](Value operand) {
-              return update.contains(operand.getDefiningOp());
-            }))
-          update.insert(&op);
+      StepParts parts(function);
       for (BlockArgument argument : function.getArguments())
         if (hasRole(function, argument.getArgNumber(), "parameter"))
           if (auto known = inputs.find(
                   getArgString(function, argument.getArgNumber(), kNameAttr));
               known != inputs.end())
-            rewrite(function, argument, known->second, update);
+            rewrite(function, argument, known->second, parts);
     }
   }
 };

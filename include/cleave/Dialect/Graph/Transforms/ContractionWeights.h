@@ -33,8 +33,8 @@ struct ContractionWeight {
 };
 
 /// All parameters of `entry`, which has one block, that have at least two
-/// dimensions, in order. Only forward is looked at: what depends on a seed or
-/// on a gradient is not.
+/// dimensions, in order. Only forward is looked at: neither what depends on a
+/// seed or on a gradient, nor what only updates read.
 std::vector<ContractionWeight> findContractionWeights(mlir::func::FuncOp entry);
 
 } // namespace cleave::graph
