@@ -119,10 +119,12 @@ def compile(
             else "none". The bits are the same. "backward" needs less memory for
             gradients, and requires `check_finite=False`; "auto" does not compare
             arenas, which may become slightly larger or smaller.
-        micro_batches: the number of equal parts of a batch, computed one after
-            another to save memory; the result is that of the whole batch. A batch
-            that is not divisible by it is computed in as many parts as divide it,
-            with a remark. With an asynchronous schedule each micro-batch is a step
+        micro_batches: the number of parts of a batch, computed one after another to
+            save memory; the result is that of the whole batch. Where it does not divide
+            the batch, the last parts are smaller (13 samples in 4: 4, 4, 4 and 1); with
+            statistics of each part (`batch_statistics`), `compress` or sums of the next step
+            (`update_delay`), the batch is computed in as many parts as divide it, with a
+            remark. With an asynchronous schedule each micro-batch is a step
             of its own, in order, with the learning rate of the call: a call makes
             as many updates, and its loss is the mean of theirs.
         batch_statistics: the samples that share the statistics of batch normalisation.
@@ -469,19 +471,11 @@ def compile(
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         if each:
             inputs = first_part(inputs, batch, micro_batches)
-        parts = micro_batches if each else max(
-            m
-            for m in range(1, min(micro_batches, batch) + 1)
-            if batch % (m * _sample_parts(axes, recipes)) == 0 or m == 1
-        )
-        if parts != micro_batches:
-            log.warning(
-                "remark: a batch of %d is not divisible into %d micro-batches; "
-                "computed in %d",
-                batch,
-                micro_batches,
-                parts,
-            )
+        parts = micro_batches
+        if not each:
+            even = (batch_statistics != "batch" or compress is not None
+                    or "reduce=next" in lossy.get("update_delay", "").split(","))
+            parts = _micro_batches(micro_batches, batch, _sample_parts(axes, recipes), even)
         groups = Groups()
         if batch_statistics != "batch":
             ranks = _sample_parts(axes, recipes) if batch_statistics == "rank" else 1
@@ -688,6 +682,18 @@ def _parameter_options(optimizer, parameters) -> dict[str, dict]:
         if found and found[0]:
             options[entry.name] = found[0]
     return options
+
+
+def _micro_batches(asked: int, batch: int, ranks: int, even: bool) -> int:
+    """The number of micro-batches, each of which has samples on some rank. Statistics of
+    micro-batches, and gradients that each worker keeps, need `even` ones."""
+    most = max(min(asked, -(-batch // ranks)), 1)
+    parts = max(m for m in range(1, most + 1)
+                if not even or batch % (m * ranks) == 0 or m == 1)
+    if parts != asked:
+        log.warning("remark: a batch of %d %s %d micro-batches; computed in %d", batch,
+                    "is not divisible into" if even else "has too few samples for", asked, parts)
+    return parts
 
 
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:

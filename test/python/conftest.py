@@ -42,7 +42,8 @@ SAMPLED = {
     "test_recommender": 3, "test_recompute": 8, "test_repeat": 3, "test_rules_and_options": 7,
     "test_scatter_batches": 6, "test_small_programs": 2, "test_summa": 2, "test_trace_families": 3,
     "test_training_devices": 6, "test_training_dropout": 3, "test_traps": 2, "test_uneven": 3,
-    "test_uneven_devices": 4, "test_update_rules_native": 8, "test_volumes": 8,
+    "test_uneven_devices": 4, "test_uneven_micro_batches": 3, "test_update_rules_native": 8,
+    "test_volumes": 8,
 }
 
 

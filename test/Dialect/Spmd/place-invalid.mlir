@@ -1,14 +1,14 @@
 // RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{input "ids" has 6 samples, not divisible by 4 micro-batches: use 1, 2, 3 or 6}}
-func.func @f(%w: tensor<3x4xf32>, %x: tensor<6x4xi64> {graph.batch_dim = 0 : i64, graph.name = "ids"}) {
+// expected-error @+1 {{input "ids" has 3 samples, fewer than the 4 micro-batches}}
+func.func @f(%w: tensor<3x4xf32>, %x: tensor<3x4xi64> {graph.batch_dim = 0 : i64, graph.name = "ids"}) {
   return
 }
 
 // -----
 
-// expected-error @+1 {{has 6 samples, not divisible by 4 micro-batches: use 1 or 2}}
-func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}, %y: tensor<4xf32> {graph.batch_dim = 0 : i64}) {
+// expected-error @+1 {{argument 1 has 2 samples, fewer than the 4 micro-batches}}
+func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}, %y: tensor<2xf32> {graph.batch_dim = 0 : i64}) {
   return
 }
 
@@ -17,7 +17,7 @@ func.func @f(%x: tensor<6xf32> {graph.batch_dim = 0 : i64}, %y: tensor<4xf32> {g
 spmd.mesh @mesh <["dp" = 2]>
 
 // What devices do not divide is padded, as long as there are enough.
-// expected-error @+1 {{has 3 samples on each device, not divisible by 4 micro-batches: use 1 or 3}}
+// expected-error @+1 {{has 3 samples on each device, fewer than the 4 micro-batches}}
 func.func @f(%x: tensor<5xf32> {graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
   return
 }

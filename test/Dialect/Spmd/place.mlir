@@ -1,5 +1,11 @@
 // RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file | FileCheck %s
 // RUN: cleave-opt %s --spmd-place=grains=4 --split-input-file | FileCheck %s --check-prefix=GRAINS
+// RUN: cleave-opt %s --spmd-place=micro-batches=3 --spmd-pad --split-input-file | FileCheck %s --check-prefix=UNEVEN
+
+// What micro-batches do not divide is padded: they have 3, 3 and 2 samples.
+// UNEVEN: spmd.mesh @mesh <["mb" = 3]>
+// UNEVEN: tensor<9x4xf32> {{.*}}graph.valid_shape = array<i64: 8, 4>
+// UNEVEN-SAME: tensor<4x12xf32>
 
 // Devices that split samples share the grains.
 // GRAINS: spmd.mesh @mesh <["mb" = 4]>

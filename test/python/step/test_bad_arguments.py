@@ -211,8 +211,7 @@ def test_flags_of_other_tools(folder, line):
 
 
 @pytest.mark.parametrize("flags, message", [
-    ("-o o.so --micro-batches=3", r"g.mlir:2:3: error: .*4 samples, not divisible by 3 "
-                                  "micro-batches: use 1, 2 or 4"),
+    ("-o o.so --micro-batches=5", r"g.mlir:2:3: error: .*4 samples, fewer than the 5 micro-batches"),
     ("-o o.so --no-decay=ndim<", "expected a number"),
     ("-o o.so --no-decay=nothing*", "'nothing.' matches no parameter"),
     ("-o o.so --no-decay=[a", "invalid glob"),

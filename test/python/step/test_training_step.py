@@ -51,7 +51,7 @@ def test_micro_batches_of_whatever_splits_samples(mesh, plan, parts, caplog):
     step = compile_case(family(name, batch=8), cleave.SGD(lr=0.1), mesh=mesh, plan=plan,
                         micro_batches=8)
     assert step.report()["micro_batches"] == parts
-    said = f"a batch of 8 is not divisible into 8 micro-batches; computed in {parts}"
+    said = f"a batch of 8 has too few samples for 8 micro-batches; computed in {parts}"
     assert (said in caplog.text) == (parts != 8)
 
 
@@ -222,10 +222,9 @@ def test_other_shapes_compile_once(caplog):
             caplog.clear()
             ours.append(float(step(*batch)))
             remarks.append([r.message for r in caplog.records if r.name == "cleave"])
-    # A batch of 3 is not divisible into 2 micro-batches, which is remarked first.
-    assert [len(r) for r in remarks] == [0, 0, 2, 1, 0, 0]
-    assert "is not divisible into 2 micro-batches" in remarks[2][0]
-    assert "remark" in remarks[2][1] and "[3, 8]" in remarks[2][1]
+    # A batch of 3 is computed in 2 micro-batches, of 2 samples and of 1.
+    assert [len(r) for r in remarks] == [0, 0, 1, 1, 0, 0]
+    assert "remark" in remarks[2][0] and "[3, 8]" in remarks[2][0]
     assert "remark" in remarks[3][0] and "[4, 11]" in remarks[3][0]
     case.batches = mixed
     single = torch_run(case, 6, lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3))

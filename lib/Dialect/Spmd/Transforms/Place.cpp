@@ -18,21 +18,6 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Returns the numbers that divide all `sizes`, as text: "1, 2 or 4".
-static std::string divisors(ArrayRef<int64_t> sizes) {
-  SmallVector<int64_t> result;
-  for (int64_t n = 1; n <= *llvm::min_element(sizes); ++n)
-    if (llvm::all_of(sizes, [&](int64_t size) { return size % n == 0; }))
-      result.push_back(n);
-  std::string text;
-  for (auto [i, n] : llvm::enumerate(result)) {
-    if (i)
-      text += i + 1 == result.size() ? " or " : ", ";
-    text += std::to_string(n);
-  }
-  return text;
-}
-
 namespace {
 struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
   using PlaceBase::PlaceBase;
@@ -168,20 +153,19 @@ private:
     return text;
   }
 
-  /// Checks that every batch is divisible by the micro-batches. A batch that is
-  /// padded for its shards is padded for micro-batches too, as are all
-  /// arguments that hold the same samples.
+  /// Checks that every micro-batch may have a sample. A batch that is not
+  /// divisible is padded for micro-batches, as it is for its shards, so that
+  /// the last ones are smaller; all arguments that hold the same samples are.
+  /// Grains are alike.
   LogicalResult checkSizes() {
     for (auto function : getOperation().getOps<func::FuncOp>()) {
       SmallVector<std::pair<unsigned, Samples>> batches;
       for (unsigned i = 0; i < function.getNumArguments(); ++i)
         if (std::optional<int64_t> dim = batchDim(function, i))
           batches.push_back({i, samplesOf(function, i, *dim)});
-      bool padded = llvm::any_of(
-          batches, [](const auto &batch) { return batch.second.uneven; });
-      SmallVector<int64_t> sizes;
-      for (auto &[i, samples] : batches)
-        sizes.push_back(samples.each);
+      bool padded = grains == 0 || llvm::any_of(batches, [](const auto &batch) {
+                      return batch.second.uneven;
+                    });
       for (auto &[i, samples] : batches) {
         if (padded ? samples.each >= microBatches
                    : samples.each % microBatches == 0)
@@ -198,8 +182,8 @@ private:
         return function.emitError()
                << what << " has " << samples.each << " samples"
                << (samples.each == samples.all ? "" : " on each device")
-               << ", not divisible by " << microBatches.getValue()
-               << " micro-batches: use " << divisors(sizes);
+               << ", fewer than the " << microBatches.getValue()
+               << " micro-batches";
       }
     }
     return success();

@@ -196,9 +196,9 @@ def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
   let summary = "Shards samples over a sequential axis of micro-batches";
   let description = [{
     Adds the sequential axis `mb` to the mesh (or creates `@mesh`), and shards the
-    dimension `graph.batch_dim` of each argument over it, as the major axis. The
-    number of samples of each shard must be divisible by the micro-batches, unless
-    samples are padded.
+    dimension `graph.batch_dim` of each argument over it, as the major axis. Where
+    the micro-batches do not divide the samples of a shard, these are padded, and
+    the last micro-batches have fewer. Grains are all alike.
     ```mlir
     func.func @train(%x: tensor<8x4xf32> {graph.batch_dim = 0 : i64}) ...
     // becomes, with micro-batches=4
