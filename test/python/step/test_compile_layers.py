@@ -1,7 +1,8 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """What compilation costs by the number of layers: kernels are those of one
-layer, and memory grows by the same for each further layer."""
+layer, and memory grows by the same for each further layer. Its time is linear
+in the uses of one value."""
 
 import sys
 
@@ -52,3 +53,43 @@ def test_memory_is_linear_in_layers(modules):
                                    str(modules[n].with_suffix(".so"))])))
     first, second = peaks[1] - peaks[0], peaks[2] - peaks[1]
     assert second < 1.25 * first, f"KiB at {LAYERS} layers: {peaks}"
+
+
+def uses(kind, count):
+    """A module in which so many ops read one value."""
+    x = "tensor<8x64xf32>"
+    value, args = {"add": ("add %v{}, %x", f"({x}, {x})"), "mul": ("mul %v{}, %v0", f"({x}, {x})"),
+                   "bias": ("add %v{}, %b", f"({x}, tensor<64xf32>)"),
+                   "linear": ("linear %v{}, %w", f"({x}, tensor<64x64xf32>)")}[kind]
+    lines = [f"    %v{i + 1} = graph.{value.format(i)} : {args} -> {x}" for i in range(count)]
+    return "\n".join([
+        "module {",
+        '  func.func @loss(%w: tensor<64x64xf32> {graph.name = "w", graph.role = "parameter"},',
+        '      %b: tensor<64xf32> {graph.name = "b", graph.role = "parameter"},',
+        f'      %x: {x} {{graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64}})',
+        '      -> (tensor<f32> {graph.name = "loss"}) {',
+        f"    %v0 = graph.add %x, %b : ({x}, tensor<64xf32>) -> {x}", *lines,
+        f"    %m = graph.reduce sum %v{count} {{dims = array<i64: 0, 1>}} : ({x}) -> tensor<f32>",
+        "    return %m : tensor<f32>", "  }", "}"])
+
+
+#: Prints the processor's seconds that a command takes itself.
+SECONDS = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime)
+"""
+
+
+@pytest.mark.parametrize("kind", ["add", "mul", "bias", "linear"])
+def test_time_is_linear_in_the_uses_of_a_value(kind, tmp_path):
+    """4 times the ops take 4 times as long, not 16."""
+    seconds = []
+    for count in (500, 2000):
+        file = tmp_path / f"{kind}{count}.mlir"
+        file.write_text(uses(kind, count))
+        seconds.append(min(float(run_tool([sys.executable, "-c", SECONDS, tool("cleave-compile"),
+                                           str(file), "--threads=1", "--optimizer=sgd",
+                                           "--plan-only", "--report", str(tmp_path / "r.json")]))
+                           for _ in range(2)))
+    assert seconds[1] < 8 * seconds[0], seconds

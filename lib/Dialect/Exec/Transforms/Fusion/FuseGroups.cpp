@@ -41,6 +41,7 @@ private:
   void overwriteAfterChecks();
   void sortNodes();
   void growFrom(unsigned node);
+  bool tooMany(unsigned a, unsigned b) const;
   bool tryMerge(unsigned a, unsigned b);
   std::optional<KernelSpace> fit(ArrayRef<unsigned> members,
                                  const KernelSpace &a,
@@ -69,6 +70,10 @@ private:
   DenseMap<Value, unsigned> producer;
   /// Nodes that read each tensor, in order.
   DenseMap<Value, SmallVector<unsigned>> readers;
+  /// The tensors that the nodes of each group read or define.
+  SmallVector<DenseSet<Value>> tensors;
+  /// Of the readers that have grown, those whose groups may still grow.
+  DenseMap<Value, SmallVector<unsigned>> openReaders;
 };
 
 } // namespace
@@ -119,9 +124,14 @@ void Grouping::buildEdges() {
           all.push_back(i);
   }
   overwriteAfterChecks();
+  tensors.resize(nodes.size());
   for (unsigned i = 0; i < nodes.size(); ++i) {
     groups.push_back({{i}, nodes[i].fusable, nodes[i].space});
     groupOf.push_back(i);
+    for (const auto &definition : nodes[i].definitions)
+      tensors[i].insert(definition.result);
+    for (const KernelBuilder::Read &read : nodes[i].reads)
+      tensors[i].insert(read.tensor);
   }
   sortNodes();
   seenBy.assign(nodes.size(), 0);
@@ -185,16 +195,16 @@ bool Grouping::isValid(ArrayRef<unsigned> members,
         kept.push_back(loop);
     return kept;
   };
-  DenseSet<Value> tensors;
+  DenseSet<Value> passed;
   for (unsigned m : members) {
     const FusionNode &node = nodes[m];
     auto placement = placementIn(node, space);
     if (!placement)
       return false;
     for (const auto &definition : node.definitions)
-      tensors.insert(definition.result);
+      passed.insert(definition.result);
     for (const KernelBuilder::Read &read : node.reads) {
-      tensors.insert(read.tensor);
+      passed.insert(read.tensor);
       auto it = producer.find(read.tensor);
       if (it == producer.end() || !llvm::is_contained(members, it->second))
         continue;
@@ -224,7 +234,7 @@ bool Grouping::isValid(ArrayRef<unsigned> members,
     }
   }
   return members.size() == 1 ||
-         (tensors.size() <= kMaxArguments && !sumsApart(members, space));
+         (passed.size() <= kMaxArguments && !sumsApart(members, space));
 }
 
 /// Whether a GPU sums columns better in a kernel of their own than in one that
@@ -335,8 +345,18 @@ bool Grouping::bringTogether(unsigned first, unsigned last) {
   return true;
 }
 
+/// Whether both groups together have more tensors than a kernel may have.
+bool Grouping::tooMany(unsigned a, unsigned b) const {
+  if (tensors[a].size() < tensors[b].size())
+    std::swap(a, b);
+  size_t count = tensors[a].size();
+  for (Value tensor : tensors[b])
+    count += !tensors[a].contains(tensor);
+  return count > kMaxArguments;
+}
+
 bool Grouping::tryMerge(unsigned a, unsigned b) {
-  if (a == b || !groups[a].fusable || !groups[b].fusable)
+  if (a == b || !groups[a].fusable || !groups[b].fusable || tooMany(a, b))
     return false;
   SmallVector<unsigned> members(groups[a].nodes);
   members.append(groups[b].nodes);
@@ -356,6 +376,8 @@ bool Grouping::tryMerge(unsigned a, unsigned b) {
   groups[a].nodes = std::move(members);
   groups[a].space = *space;
   groups[b].nodes.clear();
+  tensors[a].insert(tensors[b].begin(), tensors[b].end());
+  tensors[b].clear();
   return true;
 }
 
@@ -374,9 +396,13 @@ void Grouping::growFrom(unsigned node) {
       candidates.push_back({2 * bytes, it->second});
     if (elementsOf(read.tensor) < kMinShared)
       continue;
-    for (unsigned reader : readers[read.tensor]) {
-      if (reader >= node)
-        break;
+    // A group with as many tensors as it may have takes no later node, which
+    // has a result of its own.
+    SmallVector<unsigned> &open = openReaders[read.tensor];
+    llvm::erase_if(open, [&](unsigned reader) {
+      return tensors[groupOf[reader]].size() >= kMaxArguments;
+    });
+    for (unsigned reader : open) {
       // Operands much smaller than the work do not justify a merge.
       if (elementsOf(read.tensor) * 2 >= nodes[reader].space.numElements() &&
           !readsApart(node, reader, read.tensor))
@@ -388,6 +414,10 @@ void Grouping::growFrom(unsigned node) {
   });
   for (const Candidate &candidate : candidates)
     tryMerge(groupOf[node], groupOf[candidate.node]);
+  for (const KernelBuilder::Read &read : nodes[node].reads)
+    if (auto &open = openReaders[read.tensor];
+        open.empty() || open.back() != node)
+      open.push_back(node);
 }
 
 /// Where other groups read what `node` widens, has each of them widen it as it
