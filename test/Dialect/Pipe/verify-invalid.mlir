@@ -47,3 +47,20 @@ pipe.program @again(%x: tensor<4xf32>) attributes {micro_batches = 1 : i64, stag
   %2 = pipe.invoke @f(%0) {part = "F", stage = 2, split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
+
+// -----
+
+// Part N of the later stage has a copy of %p, which the update of the first
+// stage does not reach.
+
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+func.func private @u(tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+pipe.program @stale(%p: tensor<4xf32> {graph.name = "p"}) -> (tensor<4xf32> {graph.updates = "p"})
+    attributes {micro_batches = 1 : i64, pipe.stages = 2 : i64,
+    schedule = "F0 0<1N U | 1N 1N>0"} {
+  %0 = pipe.invoke @f(%p) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>
+  // expected-error @+1 {{part 'N' of stage 1 reads the copy of 'p' at pipeline position 1, which '@stale' updates at position 0 only: the copy would keep its initial value}}
+  %1 = pipe.invoke @f(%p) {part = "N", stage = 1, once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = pipe.invoke @u(%p, %1) {part = "U", once, split = array<i64: -1, -1>, results = ["value"]} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  pipe.return %2 : tensor<4xf32>
+}

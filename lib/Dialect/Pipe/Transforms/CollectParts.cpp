@@ -184,13 +184,12 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
         static_cast<graph::PartialKind>(cast<spmd::AllReduceOp>(op).getKind());
     return {slot, Export{summand, accumulationOf(kind).str()}};
   }
+  if (stages.isBeforeUpdate(op))
+    return {Slot{PartId::BeforeUpdate, stages.homeOf(op)},
+            Export{value, kValue.str()}};
   PartId home = homeOf(op);
-  if (home == PartId::Update) {
-    Slot slot{PartId::Update, stage};
-    if (stages.isBeforeUpdate(op))
-      slot = {PartId::BeforeUpdate, stages.homeOf(op)};
-    return {slot, Export{value, kValue.str()}};
-  }
+  if (home == PartId::Update)
+    return {Slot{PartId::Update, stage}, Export{value, kValue.str()}};
   Slot slot{home, stages.of(op).value_or(stage)};
   // A value that is the same for each micro-batch is computed once, at the end.
   if (!flow.varies(value) && flow.layout(value).kind == Layout::Whole)
@@ -231,6 +230,10 @@ void Splitter::findResults(bool treeSums) {
       }
     for (unsigned stage : holders.set_bits()) {
       std::pair<Slot, Export> source = whole(value, stage);
+      // What others read before the updates is not written before that: all
+      // positions agree first whether the step continues.
+      if (name && source.first.id == PartId::BeforeUpdate)
+        source.first = {PartId::Update, static_cast<int64_t>(stage)};
       while (name && !updating
                           .insert({source.first.id, source.first.stage,
                                    source.second.value.getAsOpaquePointer(),
@@ -292,11 +295,12 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
   // Only later parts can read the results.
   if (std::optional<Slot> from = exchangedFor(op, slot.stage))
     return slot.id > from->id ? from : std::nullopt;
-  if (home == PartId::Update) {
+  if (stages.isBeforeUpdate(op) && slot.id >= PartId::BeforeUpdate) {
     Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
-    return stages.isBeforeUpdate(op) && slot != early ? std::optional(early)
-                                                      : std::nullopt;
+    return slot != early ? std::optional(early) : std::nullopt;
   }
+  if (home == PartId::Update)
+    return std::nullopt;
   Slot from{home, stages.of(op).value_or(slot.stage)};
   if (from == slot || slot.id == PartId::Prologue)
     return std::nullopt;
@@ -327,6 +331,12 @@ LogicalResult Splitter::import(Operation *op, Part &part) {
       if (import.from.id == PartId::Update || import.from == part.slot)
         return op->emitOpError(
             "is a sum over all micro-batches that one micro-batch reads");
+      // Its exports are known before those of stages behind it.
+      if (import.from.id == part.slot.id && import.from.stage < part.slot.stage)
+        return op->emitOpError("is computed before the updates in stage ")
+               << import.from.stage << " for stage " << part.slot.stage
+               << ", which computes for earlier stages only: begin the stages "
+                  "elsewhere (--stages)";
     } else {
       import.from = *sourceOf(op, part.slot);
       bool whole = flow.isEarlyUpdate(op) || runsOnce(import.from.id);

@@ -457,14 +457,80 @@ static bool isScalar(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements() == 1;
 }
 
-void Stages::findSums() {
-  SmallVector<Operation *> roots;
-  // What one micro-batch computes is complete where it is computed.
-  auto isOfMicroBatch = [&](Operation *op) {
-    return flow.microBatches() > 1
-               ? flow.varies(op)
-               : of(op) && !isAfterMicroBatches(flow.part(op));
+/// The stage that must compute `op`, because it reads an argument that the
+/// entry updates, directly or by tensors that are computed with it: of the
+/// stages that hold all of these arguments, the first. Nothing if it reads
+/// none. A scalar can be read anywhere.
+std::optional<int64_t> Stages::pin(Operation *op) {
+  std::optional<StageSet> common;
+  auto meet = [&](const StageSet &held) {
+    if (!common)
+      common = held;
+    else if (common->anyCommon(held))
+      *common &= held;
   };
+  for (OpOperand &operand : op->getOpOperands()) {
+    if (flow.readsTypeOnly(operand))
+      continue;
+    if (auto argument = dyn_cast<BlockArgument>(operand.get())) {
+      StringRef name =
+          graph::getArgString(entry, argument.getArgNumber(), graph::kNameAttr);
+      // What no stage holds, such as a count of steps, each one keeps.
+      if (isUpdated(name) && isHeld(argument))
+        meet(holders(name));
+    } else if (!isScalar(operand.get())) {
+      if (auto it = pinned.find(operand.get().getDefiningOp());
+          it != pinned.end())
+        meet(it->second);
+    }
+  }
+  if (!common)
+    return std::nullopt;
+  return (pinned[op] = std::move(*common)).find_first();
+}
+
+/// What one micro-batch computes is complete where it is computed.
+bool Stages::isOfMicroBatch(Operation *op) const {
+  return flow.microBatches() > 1
+             ? flow.varies(op)
+             : of(op) && !isAfterMicroBatches(flow.part(op));
+}
+
+/// For each op that is the same for each micro-batch, the stages that read it
+/// after all of them, if the ops `early` are computed in their home stages.
+llvm::DenseMap<Operation *, StageSet>
+Stages::updatesThatRead(ArrayRef<Operation *> early) const {
+  llvm::DenseSet<Operation *> apart(early.begin(), early.end());
+  llvm::DenseMap<Operation *, StageSet> read;
+  func::FuncOp function = entry;
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    StageSet found(count);
+    for (OpOperand &use : op.getUses()) {
+      Operation *user = use.getOwner();
+      if (user->hasTrait<OpTrait::IsTerminator>()) {
+        auto name = function.getResultAttrOfType<StringAttr>(
+            use.getOperandNumber(), graph::kUpdatesAttr);
+        if (name)
+          found |= holders(name.getValue());
+        else
+          found.set(homeOf(&op));
+      } else if (isOfMicroBatch(user) || flow.readsTypeOnly(use)) {
+        continue;
+      } else if (apart.contains(user) && !pinned.contains(user)) {
+        found.set(homeOf(user));
+      } else if (user->getNumResults() == 0) {
+        found.set();
+      } else {
+        found |= read[user];
+      }
+    }
+    read[&op] = std::move(found);
+  }
+  return read;
+}
+
+void Stages::findSums() {
+  SmallVector<Operation *> candidates;
   for (Operation &op : body.without_terminator()) {
     if (isOfMicroBatch(&op))
       continue;
@@ -489,17 +555,30 @@ void Stages::findSums() {
       reduces |= sources.any() && !isScalar(operand.get());
       sums[&op] |= sources;
     }
+    // Whatever its sums are, it is where the copies that it reads are updated.
+    if (std::optional<int64_t> stage = pin(&op)) {
+      sums[&op].reset();
+      sums[&op].set(*stage);
+    }
     // A gradient that state has kept is where its parameter is.
     if (auto gradient = dyn_cast<graph::GradientOp>(&op))
       if (BlockArgument kept = argumentOf(gradient.getParameter());
           kept && graph::hasRole(entry, kept.getArgNumber(), "state"))
         set.set(holders(gradient.getParameter()).find_first());
-    if (count > 1 && flow.part(&op) == PartId::Update && reduces &&
-        llvm::all_of(op.getResults(), isScalar))
-      roots.push_back(&op);
+    if (count == 1 || !llvm::all_of(op.getResults(), isScalar))
+      continue;
+    if (pinned.contains(&op) || (flow.part(&op) == PartId::Update && reduces))
+      candidates.push_back(&op);
   }
-  llvm::DenseSet<Operation *> seen;
+  // A scalar that only stages read which can compute it stays with them.
+  SmallVector<Operation *> roots;
+  llvm::DenseMap<Operation *, StageSet> read = updatesThatRead(candidates);
+  for (Operation *op : candidates)
+    if (auto it = pinned.find(op);
+        it == pinned.end() || read.lookup(op).test(it->second))
+      roots.push_back(op);
   beforeUpdate.insert(roots.begin(), roots.end());
+  llvm::DenseSet<Operation *> seen;
   while (!roots.empty())
     for (Value operand : roots.pop_back_val()->getOperands()) {
       Operation *from = operand.getDefiningOp();
@@ -525,10 +604,26 @@ std::optional<int64_t> Stages::sourceOf(Operation *op) const {
              : std::nullopt;
 }
 
+bool Stages::isUpdated(StringRef name) {
+  if (updated.empty())
+    for (unsigned i = 0, e = entry.getNumResults(); i < e; ++i)
+      if (auto own =
+              entry.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr))
+        updated.insert(own.getValue());
+  return updated.contains(name);
+}
+
 bool Stages::writes(StringRef buffer) const {
   return llvm::any_of(
       body.getOps<graph::WrittenOp>(),
       [&](graph::WrittenOp written) { return written.getBuffer() == buffer; });
+}
+
+bool Stages::isHeld(BlockArgument argument) const {
+  auto it = present.find(argument);
+  return (it != present.end() && it->second.any()) ||
+         !graph::getArgString(entry, argument.getArgNumber(), graph::kOfAttr)
+              .empty();
 }
 
 StageSet Stages::holders(StringRef name) const {

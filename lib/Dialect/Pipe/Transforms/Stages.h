@@ -20,6 +20,7 @@
 #include "Flow.h"
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "llvm/ADT/BitVector.h"
+#include "llvm/ADT/StringSet.h"
 
 namespace cleave::pipe {
 
@@ -60,15 +61,17 @@ public:
   /// Assigns a new op to a stage, or forgets an op before it is erased.
   void place(mlir::Operation *op, int64_t stage) { stages[op] = stage; }
   void forget(mlir::Operation *op) { stages.erase(op); }
-  /// For an op that is the same for each micro-batch: the first stage whose
-  /// sums over micro-batches it depends on; 0 if there is none.
+  /// For an op that is the same for each micro-batch: the stage that holds what
+  /// it reads of the arguments that are updated; if it reads none, the first
+  /// stage whose sums over micro-batches it depends on; 0 if there is none.
   int64_t homeOf(mlir::Operation *op) const;
   /// The only stage whose sums over micro-batches the op depends on; nothing if
   /// there is none, or there are several.
   std::optional<int64_t> sourceOf(mlir::Operation *op) const;
-  /// Whether the op is computed before the updates, in its home stage alone: a
-  /// reduction of tensors to a scalar, or an op that such a scalar depends on
-  /// and that is too heavy to be computed twice.
+  /// Whether parts behind all micro-batches read what the home stage of the op
+  /// computes before the updates: a reduction of tensors to a scalar that other
+  /// stages read, or an op that such a scalar depends on and that is too heavy
+  /// to be computed twice.
   bool isBeforeUpdate(mlir::Operation *op) const {
     return beforeUpdate.contains(op);
   }
@@ -103,6 +106,13 @@ private:
   void followForward();
   void sinkBackward();
   int64_t lastReader(mlir::Value value, int64_t stage) const;
+  bool isUpdated(llvm::StringRef name);
+  /// Whether some stage reads the argument, or it is state of another one.
+  bool isHeld(mlir::BlockArgument argument) const;
+  bool isOfMicroBatch(mlir::Operation *op) const;
+  std::optional<int64_t> pin(mlir::Operation *op);
+  llvm::DenseMap<mlir::Operation *, StageSet>
+  updatesThatRead(llvm::ArrayRef<mlir::Operation *> early) const;
   void findSums();
   llvm::SmallVector<StageSet> places(mlir::Value value) const;
   std::optional<int64_t> lowered(mlir::Value value, int64_t stage) const;
@@ -123,6 +133,11 @@ private:
   /// stage computes.
   llvm::DenseMap<mlir::Value, StageSet> present;
   llvm::DenseMap<mlir::Operation *, StageSet> sums;
+  /// The arguments that the entry updates, once one was asked for.
+  llvm::StringSet<> updated;
+  /// For an op that reads some of these after all micro-batches, the stages
+  /// that hold them.
+  llvm::DenseMap<mlir::Operation *, StageSet> pinned;
   llvm::DenseSet<mlir::Operation *> beforeUpdate;
   /// The argument of each name, once one was asked for.
   mutable llvm::StringMap<mlir::BlockArgument> named;

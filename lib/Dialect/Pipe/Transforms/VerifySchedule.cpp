@@ -20,9 +20,10 @@ struct VerifySchedulePass
     : cleave::pipe::impl::VerifyScheduleBase<VerifySchedulePass> {
   void runOnOperation() override {
     bool valid = true;
-    for (auto program : getOperation().getOps<ProgramOp>())
+    SmallVector<ProgramOp> programs(getOperation().getOps<ProgramOp>());
+    for (ProgramOp program : programs)
       valid &= succeeded(readSchedule(program));
-    if (!valid)
+    if (!valid || failed(verifyCopies(programs)))
       signalPassFailure();
   }
 };

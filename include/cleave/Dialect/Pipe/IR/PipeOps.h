@@ -21,6 +21,7 @@
 #include "mlir/Interfaces/ControlFlowInterfaces.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/MapVector.h"
 
 #include "cleave/Dialect/Pipe/IR/PipeDialect.h.inc"
@@ -122,6 +123,16 @@ mlir::FailureOr<StageMap> stageMapOf(ProgramOp program, int64_t devices);
 /// Returns the verified schedule of `program`; emits an error if it is missing
 /// or invalid.
 mlir::FailureOr<Schedule> readSchedule(ProgramOp program);
+
+/// Returns, for each argument that `program` updates, the pipeline positions
+/// that update their copy of it.
+llvm::MapVector<mlir::StringAttr, llvm::BitVector>
+updatedCopies(ProgramOp program, const StageMap &map);
+
+/// Verifies that each position that reads an argument in one of `programs`
+/// updates it in each program that does; emits an error otherwise. The programs
+/// have valid schedules for the same positions.
+llvm::LogicalResult verifyCopies(llvm::ArrayRef<ProgramOp> programs);
 
 } // namespace cleave::pipe
 

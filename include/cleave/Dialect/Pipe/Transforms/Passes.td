@@ -394,7 +394,9 @@ def VerifySchedule : Pass<"pipe-verify", "::mlir::ModuleOp"> {
   let summary = "Checks the schedule of each program";
   let description = [{
     Each part of each micro-batch runs exactly once, at its pipeline position and
-    after the parts that it reads, and the transfers do not deadlock.
+    after the parts that it reads, and the transfers do not deadlock. Each
+    position that reads an argument which a program updates computes the update:
+    otherwise its copy of the argument would keep the initial value.
   }];
 }
 
