@@ -9,6 +9,7 @@
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Scheduling/Schedule.h"
+#include <limits>
 #include <map>
 #include <set>
 
@@ -53,6 +54,7 @@ private:
                                   ArrayRef<int64_t> positions);
   FailureOr<Shares> operandOf(InvokeOp invoke, unsigned i,
                               const Action &action);
+  void findStale();
   FailureOr<Shares> wholeValue(Value value, Operation *reader);
   FailureOr<TensorRef> join(InvokeOp producer, unsigned result,
                             ArrayRef<TensorRef> parts);
@@ -69,6 +71,9 @@ private:
   std::set<std::pair<int64_t, std::string>> received;
   /// For each part of a stage, the last micro-batch that it runs.
   std::map<std::pair<std::string, int64_t>, int64_t> last;
+  /// The positions whose copy of an argument no step updates, although steps
+  /// update others.
+  DenseMap<Value, llvm::BitVector> stale;
   /// For each argument that has versions, the newest.
   DenseMap<Value, Shares> arguments;
   /// For each argument that has versions, the part that makes them, and the
@@ -255,9 +260,44 @@ FailureOr<Shares> ProgramRunner::wholeValue(Value value, Operation *reader) {
   return wholes[value] = std::move(shares);
 }
 
+/// Each position has its own copies of arguments. A run stands for any step of
+/// a training: a copy that a program of the module should have updated has
+/// there a value that nothing tells.
+void ProgramRunner::findStale() {
+  llvm::MapVector<StringAttr, llvm::BitVector> updated;
+  for (auto other : program->getBlock()->getOps<ProgramOp>())
+    for (auto &[name, positions] : updatedCopies(other, map))
+      if (auto [it, fresh] = updated.insert({name, positions}); !fresh)
+        it->second &= positions;
+  for (BlockArgument argument : program.getArguments()) {
+    auto name = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                     graph::kNameAttr);
+    if (auto it = name ? updated.find(name) : updated.end();
+        it != updated.end())
+      stale[argument] = it->second.flip();
+  }
+}
+
+/// Values that no computation can use without notice.
+static TensorRef unknownLike(const TensorRef &known) {
+  auto unknown = std::make_shared<RefTensor>(*known);
+  llvm::fill(unknown->floats, std::numeric_limits<double>::quiet_NaN());
+  for (int64_t &value : unknown->ints)
+    value ^= 1;
+  return unknown;
+}
+
 FailureOr<Shares> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
                                            const Action &action) {
   Value value = invoke.getInputs()[i];
+  if (auto it = stale.find(value);
+      it != stale.end() &&
+      it->second.test(map.device(action.stage, action.microBatch))) {
+    Shares unknown = arguments[value];
+    for (TensorRef &share : unknown)
+      share = unknownLike(share);
+    return unknown;
+  }
   auto producer = value.getDefiningOp<InvokeOp>();
   if (producer && !producer.getOnce() &&
       producer.isSaved(cast<OpResult>(value).getResultNumber())) {
@@ -460,6 +500,7 @@ ProgramRunner::run(const std::vector<TensorRef> &values) {
   if (failed(stageMap))
     return failure();
   map = *stageMap;
+  findStale();
   if (failed(runLists(*schedule)))
     return failure();
   std::vector<TensorRef> results;

@@ -99,3 +99,55 @@ def test_a_partial_value_that_leaves_is_seen():
     x = np.random.default_rng(0).standard_normal((6, 4))
     with pytest.raises(ToolError, match="ranks disagree on result 0, 'sum'"):
         interpret(LOCAL.replace("AXES", '"y"'), {"x": x})
+
+
+STALE = """
+func.func private @f(%w: tensor<2xf64>, %x: tensor<2xf64>) -> tensor<2xf64> {
+  %p = graph.mul %x, %w : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  return %p : tensor<2xf64>
+}
+func.func private @n(%w: tensor<2xf64>, %p: tensor<2xf64>) -> tensor<2xf64> {
+  %q = graph.add %p, %w : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  return %q : tensor<2xf64>
+}
+func.func private @u(%w: tensor<2xf64>, %p: tensor<2xf64>) -> tensor<2xf64> {
+  %n = graph.sub %w, %p : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  return %n : tensor<2xf64>
+}
+func.func private @v(%w: tensor<2xf64>, %p: tensor<2xf64>) -> tensor<2xf64> {
+  %n = graph.sub %w, %p : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  return %n : tensor<2xf64>
+}
+pipe.program @train(%w: tensor<2xf64> {graph.name = "w"}, %x: tensor<2xf64> {graph.name = "x"})
+    -> (tensor<2xf64> {graph.name = "sum"}, tensor<2xf64> {graph.updates = "w"}COPY)
+    attributes {micro_batches = 1 : i64, pipe.stages = 2 : i64, stage_map = "modular",
+    schedule = "F0 F0>1 U | 1<F0 1N SECOND"} {
+  %p = pipe.invoke @f(%w, %x) {part = "F", split = array<i64: -1, -1>, results = ["accumulate"]}
+      : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  %q = pipe.invoke @n(%w, %p) {part = "N", stage = 1, once, split = array<i64: -1, -1>, results = ["value"]}
+      : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  %u = pipe.invoke @u(%w, %p) {part = "U", once, split = array<i64: -1, -1>, results = ["value"]}
+      : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>
+  INVOKE
+  pipe.return %q, %u RETURNED
+}
+"""
+
+
+@pytest.mark.parametrize("updated", [False, True])
+def test_each_position_has_copies(updated):
+    """A copy that its position does not update has, in some step, no value that is known."""
+    second = """%v = pipe.invoke @v(%w, %p) {part = "U", stage = 1, once, split = array<i64: -1, -1>, results = ["value"]}
+      : (tensor<2xf64>, tensor<2xf64>) -> tensor<2xf64>"""
+    one = "tensor<2xf64>"
+    texts = {"COPY": f", {one} {{graph.updates = \"w\", pipe.copy = 1 : i64}}" if updated else "",
+             "SECOND": "1U" if updated else "", "INVOKE": second if updated else "",
+             "RETURNED": f", %v : {one}, {one}, {one}" if updated else f": {one}, {one}"}
+    program = STALE
+    for name, text in texts.items():
+        program = program.replace(name, text)
+    inputs = {"w": np.array([2.0, -1.0]), "x": np.array([3.0, 5.0])}
+    results, _ = interpret(program, inputs, entry="train")
+    product = inputs["w"] * inputs["x"]
+    np.testing.assert_array_equal(results["w"], inputs["w"] - product)
+    np.testing.assert_array_equal(results["sum"], product + inputs["w"] if updated else np.full(2, np.nan))
