@@ -11,8 +11,9 @@
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
+#include "cleave/Runtime/CUDA/CommandLaunches.h"
 #include "cleave/Runtime/CUDA/CudnnPlan.h"
-#include "cleave/Runtime/CUDA/ExchangePlan.h"
+#include "cleave/Runtime/Core/ExchangeOrder.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
@@ -256,12 +257,12 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
     program.lossScaling.used = options.phases.scalesLoss();
     program.metadata = describe(options.phases);
   }
-  if (options.target == "cuda") {
-    std::string stuck = runtime::cuda::findExchangeDeadlock(*programs);
-    if (!stuck.empty()) {
-      module.emitError(stuck);
-      return failure();
-    }
+  std::string stuck = runtime::findExchangeDeadlock(
+      *programs, options.target == "cuda" ? runtime::ExchangeStreams::One
+                                          : runtime::ExchangeStreams::OfGroups);
+  if (!stuck.empty()) {
+    module.emitError(stuck);
+    return failure();
   }
   llvm::json::Object facts = report(module, options);
   addOutside(*facts.getObject("plan"), *programs);

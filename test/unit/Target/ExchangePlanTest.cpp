@@ -13,50 +13,6 @@ using namespace cleave::runtime::cuda;
 
 namespace {
 
-Command transfer(CollectiveKind kind, int32_t root, int32_t token) {
-  Command command;
-  command.kind = CommandKind::Collective;
-  command.label = kind == CollectiveKind::Send ? "sends" : "receives";
-  command.collective.collective = kind;
-  command.collective.axes = {{0, 1, 2}};
-  command.collective.root = root;
-  command.collective.token = token;
-  return command;
-}
-
-Command wait(int32_t token) {
-  Command command;
-  command.kind = CommandKind::Wait;
-  command.wait = {token, /*transfer=*/true};
-  return command;
-}
-
-/// The program of one of two positions, each of which sends and receives.
-Program position(int32_t own, bool waitsFirst) {
-  Program program;
-  program.mesh = {{"pp", 2, false}};
-  program.pipelineAxis = 0;
-  program.position = own;
-  Part part;
-  part.name = own == 0 ? "first" : "second";
-  part.commands = {transfer(CollectiveKind::Receive, 1 - own, 0), wait(0),
-                   transfer(CollectiveKind::Send, 1 - own, 1), wait(1)};
-  if (!waitsFirst)
-    std::swap(part.commands[1], part.commands[2]);
-  program.parts = {part};
-  program.entries["train"].actions = {{0, 0}};
-  return program;
-}
-
-TEST(ExchangePlan, TransfersThatCross) {
-  // A receive that begins early does not keep a send behind it from its turn.
-  EXPECT_EQ(findExchangeDeadlock({position(0, false), position(1, false)}), "");
-  EXPECT_EQ(findExchangeDeadlock({position(0, true), position(1, true)}),
-            "entry 'train' has collectives that wait for each other: rank 0 is "
-            "at the receive of part 'first' (receives), and rank 1 is at the "
-            "receive of part 'second' (receives)");
-}
-
 TEST(ExchangePlan, OnlyStridesAreStaged) {
   CollectiveCommand c;
   c.axes = {{0, 1, 2}};

@@ -97,11 +97,6 @@ private:
   int64_t bytes = 0;
 };
 
-/// Finds collectives that would wait for each other forever, given the order in
-/// which each rank starts and awaits its own. `programs` has one program for
-/// each pipeline position. Returns a message that names two of them, or "".
-std::string findExchangeDeadlock(const std::vector<Program> &programs);
-
 } // namespace cleave::runtime::cuda
 
 #endif // CLEAVE_RUNTIME_CUDA_EXCHANGEPLAN_H
