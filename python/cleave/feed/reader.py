@@ -10,6 +10,10 @@ from typing import Any, Callable, Iterator
 from .collate import collate, on_row
 from .source import FeedError, Source
 
+#: A position holds the rows used in its low bits, and above them a check of the rows of an epoch:
+#: a number of them modulo a prime, plus one; 0 where it does not matter, or is not known.
+_ROW_BITS, _CHECKS = 44, (1 << 19) - 1
+
 
 class Feed:
     """Batches of the rows of a source, which are cleaned and transformed while they are read.
@@ -69,23 +73,36 @@ class Feed:
         self._drop_last, self._page = drop_last, page
         self._rank, self._ranks = rank, ranks
         self._count = None  # Rows of an epoch, when known.
-        self._position = 0
+        self._used, self._check = 0, 0  # The two parts of the position.
 
     @property
     def position(self) -> int:
-        """The number of rows that were used since the start, over all epochs and ranks, with those
-        that were left out. It fits `Step.data_position`."""
-        return self._position
+        """Where the feed is, as one number that fits `Step.data_position`. Within the first epoch
+        it is `used`; where what comes next depends on how many rows an epoch has, which is in
+        later epochs and in the last block that is shuffled, it also holds a check of this number:
+        a feed that has more or fewer rows refuses it. A plain number of rows is taken without
+        this check."""
+        check = self._check
+        if not check and self._count is not None:
+            settled = self._count - self._count % (self._shuffle or 1)
+            check = _check_of(self._count) if self._used > settled else 0
+        return check << _ROW_BITS | self._used
 
     @position.setter
     def position(self, value: int) -> None:
         _check("position", value, 0)
-        self._position = value
+        self._check, self._used = divmod(value, 1 << _ROW_BITS)
+
+    @property
+    def used(self) -> int:
+        """The number of rows that were used since the start, over all epochs and ranks, with those
+        that were left out."""
+        return self._used
 
     def __iter__(self) -> Iterator[Any]:
         """Batches from `position` on."""
         chosen: list[dict] = []
-        end = self._position
+        end = self._used
         for row, end in self._rows():
             if row is None:
                 continue
@@ -97,17 +114,17 @@ class Feed:
             last = self._batch_of(chosen, end)
             if last is not None:  # There may be fewer samples than ranks.
                 yield last
-        self._position = end
+        self._used = end
 
     def samples(self) -> Iterator[Any]:
         """The samples from `position` on, one by one, of all ranks."""
         for row, end in self._rows():
             if row is not None:
                 sample = self._sample(row)
-                self._position = end
+                self._used = end
                 yield sample
             else:
-                self._position = end
+                self._used = end
 
     def _batch_of(self, rows, end):
         part = -(-len(rows) // self._ranks)
@@ -115,7 +132,7 @@ class Feed:
         batch = None
         if own:
             batch = collate([self._sample(row) for row in own], [self._place(row) for row in own])
-        self._position = end
+        self._used = end
         return batch
 
     def _place(self, row):
@@ -131,9 +148,16 @@ class Feed:
     def _rows(self):
         """Cleaned rows from the position on, None for those that are left out, each with the
         position behind it."""
-        epoch, at = divmod(self._position, self._known_count()) if self._position else (0, 0)
+        epoch, at = divmod(self._used, self._known_count()) if self._used else (0, 0)
+        if self._check and self._check != _check_of(self._count):
+            raise FeedError(
+                f"{self.source.name}: the query has {self._count} rows, and had more or fewer when "
+                f"this position was taken: row {self._used} since the start would be another one. A "
+                "condition in the query (id <= ...) leaves out what was added; setting the "
+                f"position to a number of rows ({self._used} were used) counts by the rows of now")
+        self._check = 0
         if self._epochs is not None and (epoch, min(at, 1)) > (self._epochs, 0):
-            raise FeedError(f"{self.source.name}: position {self._position} is behind the "
+            raise FeedError(f"{self.source.name}: position {self._used} is behind the "
                             f"{self._epochs} epochs of {self._count} rows")
         while self._epochs is None or epoch < self._epochs:
             kept, first = 0, at
@@ -168,6 +192,8 @@ class Feed:
             if len(block) == self._shuffle:
                 yield from self._permuted(block, epoch, number)[skip:]
                 block, number, skip = [], number + 1, 0
+        if block:  # Permuted by all of its rows: a position in it holds their number.
+            self._check_count(number * self._shuffle + len(block))
         yield from self._permuted(block, epoch, number)[skip:]
 
     def _permuted(self, block, epoch, number):
@@ -221,6 +247,10 @@ class Feed:
                 f"rows were added or removed, or the key '{self.source.key}' is null or there "
                 "twice; a condition in the query (id <= ...) leaves out what is added meanwhile")
         self._count = rows
+
+
+def _check_of(rows):
+    return rows % _CHECKS + 1
 
 
 def _check(name, value, low):

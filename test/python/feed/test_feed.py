@@ -46,7 +46,7 @@ def test_batches_span_epochs(kind, databases, page):  # noqa: F811
     feed = Feed(databases.source(kind), batch=8, transform=key, page=page)
     found = sum(ids(feed, 25), [])
     assert found == IDS * 4
-    assert feed.position == 200
+    assert feed.used == 200
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -107,11 +107,50 @@ def test_resumed_anywhere(kind, databases, shuffle):  # noqa: F811
     kept = [i for i, x in ROWS if x % 5]
     assert sorted(sum(batches, [])) == sorted(kept * 2)
     # After the end, also the rows that were left out are behind.
-    assert one.position == 100
+    assert one.used == 100
     for at, position in enumerate(positions):
         other = feed()
         other.position = position
         assert ids(other) == batches[at:], position
+
+
+@pytest.mark.parametrize("shuffle", [0, 7, 50, 60])
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_resumed_after_a_change(databases, shuffle, change):  # noqa: F811
+    """At each position a feed refuses another number of rows, or gives, as within the first epoch,
+    all rows of the epoch that were not used before; a plain number counts by the rows of now."""
+    databases.fill("sqlite", ROWS)
+
+    def feed():
+        return Feed(databases.source("sqlite"), batch=4, epochs=2, shuffle=shuffle, seed=1, page=9,
+                    transform=key)
+
+    one, taken, used = feed(), [], []
+    for batch in one:
+        used += batch.tolist()
+        taken.append((one.position, one.used))
+    rows = [*ROWS, (9997, 0), (9999, 0)] if change == "added" else ROWS[:-2]
+    databases.fill("sqlite", rows)
+    keys = [i for i, _ in rows]
+    refused = 0
+    for position, count in taken:
+        other = feed()
+        other.position = position
+        assert (other.position, other.used) == (position, count)
+        try:
+            found = next(iter(other)).tolist()
+        except FeedError as error:
+            refused += 1
+            assert f"the query has {len(rows)} rows, and had more or fewer" in str(error)
+            other.position = count
+            assert other.used == count
+            continue
+        assert count <= 50
+        if change == "added":
+            found = used[:count] + sum([found, *ids(other)], [])
+            assert sorted(found) == sorted(keys * 2) and set(found[: len(keys)]) == set(keys)
+    block = 50 % shuffle if shuffle else 0
+    assert refused >= sum(count > 50 - block for _, count in taken) > 0
 
 
 def test_iterating_again_goes_on(kind, databases):  # noqa: F811
