@@ -84,6 +84,8 @@ public:
       facts["slot"] = tensor.slot;
       if (tensor.hasIgnoreIndex)
         facts["ignore_index"] = tensor.ignoreIndex;
+      if (tensor.upperBound > 0)
+        facts["bound"] = tensor.upperBound;
       result.append(facts);
     }
     return result;

@@ -114,6 +114,10 @@ Error Trainer::fillBatch(const Sequences &sequences, int64_t rows) {
         return error;
     }
   }
+  return setTokens();
+}
+
+Error Trainer::setTokens() {
   auto set = [&](const Tensor *tensor,
                  const std::vector<int64_t> &values) -> Error {
     if (!tensor)

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 using namespace cleave::run;
 using namespace cleave::runtime;
@@ -108,24 +109,6 @@ Error Trainer::findInputs() {
                      "' has " + shapeText(ids->shape));
   batch = ids->shape[0];
   length = ids->shape[1];
-  // Models of the transformers library shift labels themselves.
-  if (Expected<llvm::json::Value> facts = parseJson(program.metadata)) {
-    if (const llvm::json::Object *object = facts->getAsObject())
-      shift = object->getInteger("label_shift").value_or(0);
-  } else {
-    llvm::consumeError(facts.takeError());
-  }
-  shift = options.labelShift.value_or(shift);
-  if (shift != 0 && shift != 1)
-    return makeError("label_shift must be 0 or 1");
-  // With the wrong labels, a model learns to copy, or to predict a token
-  // further ahead.
-  if (labels)
-    out() << "labels: "
-          << (shift ? "the next tokens"
-                    : "the tokens themselves, for a model that shifts them; "
-                      "--label-shift 1 makes them the next tokens")
-          << "\n";
   idsBuffer.resize(static_cast<size_t>(batch * length));
   labelsBuffer.resize(idsBuffer.size());
   return Error::success();
@@ -151,6 +134,12 @@ Error Trainer::loadState() {
     if (!state)
       return explainResume(state.takeError());
     position = state->dataPosition;
+    // No data have as many sequences; the position of a `cleave.feed.Feed`
+    // holds more than their number.
+    if (position >> 44)
+      return makeError(resumeFrom + ": its position is that of a feed in "
+                                    "Python, and counts no sequences of "
+                                    "cleave-run");
     if (command)
       if (Error error = seekCommand(*state))
         return error;
@@ -167,6 +156,12 @@ Error Trainer::loadState() {
             << ": results may differ in the last bits\n";
     return Error::success();
   }
+  return loadStart();
+}
+
+Error Trainer::loadStart() {
+  if (std::exchange(started, true))
+    return Error::success();
   for (const std::string &path : options.weights)
     if (Error error = session->loadWeights(path))
       return error;
@@ -315,6 +310,8 @@ Error Trainer::setUp() {
   if (Error error = findInputs())
     return makeError(options.artifact + ": " +
                      llvm::toString(std::move(error)));
+  if (Error error = findLabelShift())
+    return error;
   if (Error error = openData())
     return error;
   auto hash = [](const std::optional<TokenData> &tokens) {

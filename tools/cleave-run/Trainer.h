@@ -94,6 +94,22 @@ private:
   llvm::Error fillWithOnes(llvm::StringRef name);
   llvm::Error findInputs();
   llvm::Error loadState();
+  /// Reads or draws the parameters of a run that begins, once.
+  llvm::Error loadStart();
+  /// What labels are: given, recorded, or else what the loss does to them.
+  llvm::Error findLabelShift();
+  /// An evaluation of made-up tokens: labels from column `counted` on are
+  /// ignored; those of column `changed` are others.
+  struct Trial {
+    std::optional<int64_t> counted = {};
+    int64_t changed = -1;
+  };
+  struct Tried {
+    double loss = 0, weight = 0;
+  };
+  llvm::Expected<Tried> evaluateLabels(const Trial &trial);
+  /// Whether the loss shifts its labels, if that is to be seen.
+  llvm::Expected<std::optional<bool>> lossShifts();
   /// Says how to continue if the latest of several checkpoints is damaged.
   llvm::Error explainResume(llvm::Error error) const;
   llvm::Error openData();
@@ -112,6 +128,8 @@ private:
   std::string resumeCommand(llvm::StringRef checkpoint) const;
   /// Fills the inputs with sequences; rows from `rows` on are padding.
   llvm::Error fillBatch(const Sequences &sequences, int64_t rows);
+  /// Sets the inputs to what the buffers hold.
+  llvm::Error setTokens();
   /// The same with the windows from `position` on.
   llvm::Error fillBatch(const runtime::TokenData &data,
                         runtime::WindowOrder &order, int64_t position,
@@ -153,6 +171,8 @@ private:
   int64_t seed = 0, position = 0;
   /// The step at which a checkpoint was last written, or failed to be.
   int64_t tried = 0;
+  /// Whether the parameters of a run that begins are there.
+  bool started = false;
   const runtime::Tensor *ids = nullptr, *labels = nullptr;
   int64_t batch = 0, length = 0, shift = 0;
   std::vector<int64_t> idsBuffer, labelsBuffer, windowTokens;

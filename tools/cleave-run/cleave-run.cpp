@@ -93,9 +93,10 @@ struct Flags {
       cl::value_desc("name"), cl::cat(dataCategory)};
   cl::opt<int64_t> labelShift{
       "label-shift",
-      cl::desc("1: labels are the next tokens; 0, the default: the tokens "
-               "themselves, for a model that shifts them. One that does not "
-               "would learn to copy"),
+      cl::desc("1: labels are the next tokens; 0: the tokens themselves, for "
+               "a model that shifts them. 0 is the default for a loss that is "
+               "seen to shift its labels; with another one the choice is "
+               "needed: it would learn to copy"),
       cl::value_desc("0|1"), cl::cat(dataCategory)};
 
   cl::opt<double> rate{"lr", cl::desc("Peak learning rate (default 3e-4)"),

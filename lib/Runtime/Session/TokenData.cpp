@@ -38,7 +38,8 @@ using llvm::Twine;
 //===----------------------------------------------------------------------===//
 
 /// Encodes with the library of the tokenizer, whose rules it defines. Text is
-/// read in lines, so that it is never in memory as a whole.
+/// read in lines, so that it is never in memory as a whole, and as it is: a
+/// carriage return stays one.
 static constexpr llvm::StringLiteral encoder = R"py(
 import array, os, sys
 try:
@@ -51,7 +52,7 @@ try:
 except Exception as error:
     sys.exit("cannot read the tokenizer %s: %s" % (rules, error))
 try:
-    with open(source, encoding="utf-8") as text, open(target, "wb") as out:
+    with open(source, encoding="utf-8", newline="") as text, open(target, "wb") as out:
         while True:
             lines = text.readlines(1 << 20)
             if not lines:
@@ -81,8 +82,10 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
   llvm::SmallString<128> absolute(path);
   llvm::sys::fs::make_absolute(absolute);
 
-  // The key is the text (by name, size and time) and the tokenizer.
+  // The key is the text (by name, size and time), the tokenizer and how text
+  // is read.
   llvm::SHA1 hash;
+  hash.update(encoder);
   hash.update(absolute.str());
   hash.update(llvm::utostr(status.getSize()));
   hash.update(llvm::itostr(

@@ -121,15 +121,15 @@ def main(arguments: list[str] | None = None) -> int:
     add("--tokenizer", metavar="FILE", default="", help="tokenizer for text (tokenizers JSON)")
     add("--token-dtype", choices=_TOKENS, default="u16",
         help="integers in .bin files (default: %(default)s)")
-    add("--label-shift", type=int, choices=(0, 1), default=0,
-        help="1: labels are the next tokens; 0, the default: the tokens themselves, for a model "
-             "that shifts them")
+    add("--label-shift", type=int, choices=(0, 1),
+        help="1: labels are the next tokens; 0: the tokens themselves, for a model that shifts "
+             "them, which is the default where the loss is seen to do so")
     options = parser.parse_args(arguments)
     if options.eval_batches < 0:
         parser.error("--eval-batches must be at least 0")
     if not options.eval_data:
-        for flag in ("eval_batches", "tokenizer", "label_shift"):
-            if getattr(options, flag):
+        for flag, unset in (("eval_batches", 0), ("tokenizer", ""), ("label_shift", None)):
+            if getattr(options, flag) != unset:
                 parser.error(f"--{flag.replace('_', '-')} needs --eval-data, which is missing")
     try:
         run(options)
@@ -199,6 +199,12 @@ def _batches(options: argparse.Namespace, program: Program) -> list[tuple[dict, 
                           + ": evaluate it by cleave.export in Python")
     batch, length = fed[0]["shape"]
     shift = options.label_shift
+    if shift is None and len(fed) == 2:
+        if not _shifts_labels(program, *fed):
+            raise ExportError(f"{source}: the loss does not shift its labels, as far as can be "
+                              "seen. Give --label-shift 1 for labels that are the next tokens, or "
+                              "--label-shift 0 for the tokens themselves")
+    shift = shift or 0
     count = max(0, (len(tokens) - shift) // length)
     if count == 0:
         raise ExportError(f"{options.eval_data}: {len(tokens)} tokens do not fill one sequence of "
@@ -227,6 +233,40 @@ def _batches(options: argparse.Namespace, program: Program) -> list[tuple[dict, 
             values[fed[1]["name"]] = torch.cat([labels, filled])
         result.append((values, rows))
     return result
+
+
+def _shifts_labels(program: Program, ids: dict, labels: dict) -> bool:
+    """Whether the loss of a program leaves out the first label of a sequence, and not the second,
+    as `cleave-run` sees it."""
+    batch, length = ids["shape"]
+    if length < 2:
+        return False
+    own, ignored = labels.get("bound") or 2, labels.get("ignore_index")
+    tokens = torch.arange(batch * length).reshape(batch, length) * 7
+    model = _OfProgram(program, {})
+
+    def label(values: torch.Tensor) -> torch.Tensor:
+        values = values % own
+        return values if ignored is None else torch.where(values == ignored, (values + 1) % own, values)
+
+    def evaluated(values: torch.Tensor) -> tuple[float, float]:
+        own_ids = tokens % (ids.get("bound") or 2)
+        return model.evaluate(({ids["name"]: own_ids, labels["name"]: values}, batch))
+
+    plain = label(tokens)
+    if ignored is not None and "loss_weight" in program.tensors:
+        counted = torch.full_like(plain, ignored)
+        counted[:, :2] = plain[:, :2]
+        weight = evaluated(counted)[1]
+        if weight in (batch, 2 * batch):
+            return weight == batch
+    losses = []
+    for changed in (None, 0, 1):
+        values = plain.clone()
+        if changed is not None:
+            values[:, changed] = label(plain[:, changed] + 1)
+        losses.append(evaluated(values)[0])
+    return losses[0] == losses[1] and losses[0] != losses[2]
 
 
 if __name__ == "__main__":

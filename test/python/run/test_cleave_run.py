@@ -211,6 +211,23 @@ def test_saved_weights_are_plain_safetensors(folder):
     assert sorted(os.listdir("c")) == ["step-2", "step-3"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028", "\n\r"])
+def test_line_ends_are_tokens(folder, end):
+    """A text has the tokens of its bytes, also in several pieces of whole lines."""
+    tokenizers = pytest.importorskip("tokenizers")
+    ends = ["\n", "\r", "\u2028"]
+    rules = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+        {**{c: i for i, c in enumerate("ab" + "".join(ends))}, "?": 63}, unk_token="?"))
+    rules.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    rules.save("tok.json")
+    text = ("ab" * 100 + end) * 10_500  # More than a piece of 2^20.
+    (folder / "train.txt").write_bytes(text.encode())
+    said = run("--random-init", "--data", "train.txt", "--tokenizer", "tok.json", "--steps", 1).stdout
+    assert f"train.txt: {len(text)} tokens" in said
+    (found,) = (folder / "cache/cleave/tokens").glob("*.bin")
+    assert numpy.fromfile(found, "u4")[:500].tolist() == rules.encode(text[:500]).ids
+
+
 def test_labels_are_named(folder):
     """What the model learns depends on them: this one is compiled for the next tokens."""
     assert "\nlabels: the next tokens\n" in "\n" + train("--steps", 1).stdout

@@ -87,6 +87,7 @@ def test_the_bits_of_the_same_rows(folder):  # noqa: F811
         batch = torch.from_numpy(rows[i : i + 4])
         expected.append(float(step(batch, batch)))
     out = run("--data-command", command(), "--steps", steps, "--lr", "1e-2", "--log", "m",
+              "--label-shift", 0,
               artifact="./net.so", start=["--weights", "start/model.safetensors"]).stdout
     assert losses("m") == expected and steps * 4 > 2 * count
     assert (f"data command: an epoch has 60 rows with {len(joined)} tokens, {count} sequences; the "

@@ -78,7 +78,7 @@ def run(*flags, artifact="./m.so", processes=0):
     launch = ["mpirun", "--oversubscribe", "-n", str(processes)] if processes else []
     threads = "1" if processes else "2"
     return run_tool([*launch, tool("cleave-run"), artifact, f"--lr={LR}", "--seed=3", "--threads",
-                     threads, *map(str, flags)])
+                     threads, "--label-shift=0", *map(str, flags)])
 
 
 def lines(path):

@@ -339,7 +339,7 @@ def test_random_vectors_and_inputs_of_ones(tmp_path):
         torch.arange(64, dtype=torch.int16).numpy().tofile(tmp_path / "t.bin")
         command = [tool("cleave-run"), artifact, "--random-init", "--data", str(tmp_path / "t.bin"),
                    "--steps=1", "--lr=0", "--save-every=1", "--save-dir", folder, "--threads=1",
-                   "--labels-input=labels"]
+                   "--labels-input=labels", "--label-shift=0"]
         with pytest.raises(ToolError, match="input 'keep' has no data: .* --ones-input names"):
             run_tool(command)
         with pytest.raises(ToolError, match="no input 'other' to fill"):
@@ -378,7 +378,7 @@ def test_a_later_file_replaces_an_earlier(tmp_path):
     run_tool([tool("cleave-compile"), str(tmp_path / "m.mlir"), "-o", artifact, "--threads=1"])
     own = ["--weights", str(tmp_path / "own.safetensors")]
     command = [tool("cleave-run"), artifact, "--data", str(tmp_path / "t.bin"), "--steps=1",
-               "--threads=1", "--log", log]
+               "--threads=1", "--label-shift=0", "--log", log]
     with pytest.raises(ToolError, match="constants that the framework does not save, of which only "
                                         "the file that tracing writes has the values: 'factor'"):
         run_tool([*command, *own])

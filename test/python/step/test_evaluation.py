@@ -40,6 +40,21 @@ def weighted():
 
 def mean():
     return net(), inputs(), LOSSES["mean"]
+
+def flat():
+    return net(zero=True), inputs(), LOSSES["shifting"]
+
+def rolled():
+    return net(), inputs(), LOSSES["rolled"]
+
+def unmasked():
+    return net(), inputs(), LOSSES["unmasked"]
+
+def first():
+    return net(), inputs(), LOSSES["first"]
+
+def flat_mean():
+    return net(zero=True), inputs(), LOSSES["mean"]
 """
 
 
@@ -52,18 +67,32 @@ def classes(like):
     return torch.linspace(0.5, 2, VOCAB, dtype=like.dtype)
 
 
-#: Losses of (logits, labels); in all but the last, labels that are PAD do not count.
+def rolled(logits, labels):
+    """By labels that are moved by one, the last of which is none."""
+    moved = labels.roll(-1, 1)
+    return rows(logits, torch.cat([moved[:, :-1], torch.full_like(moved[:, -1:], PAD)], 1),
+                ignore_index=PAD)
+
+
+#: Losses of (logits, labels); labels that are PAD do not count in those with `ignore_index`.
 LOSSES = {
     "same": lambda y, t: rows(y, t, ignore_index=PAD),
     "shifting": lambda y, t: 2 * rows(y[:, :-1], t[:, 1:], ignore_index=PAD),
     "weighted": lambda y, t: rows(y, t, ignore_index=PAD, weight=classes(y)),
     "mean": lambda y, t: rows(y, t, reduction="none").mean(),
+    "rolled": rolled,
+    "unmasked": lambda y, t: rows(y[:, :-1], t[:, 1:], reduction="none").mean(),
+    "first": lambda y, t: (y * t[:, 2:].float().mean()).mean(),
 }
 
 
-def net():
+def net(zero=False):
     torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, VOCAB))
+    net = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 16), torch.nn.Linear(16, VOCAB))
+    if zero:  # Of which each label has the same loss.
+        torch.nn.init.zeros_(net[1].weight)
+        torch.nn.init.zeros_(net[1].bias)
+    return net
 
 
 def sequences(count, seed=1):
@@ -114,7 +143,8 @@ def evaluate(folder, loss, data, *flags, parts=1):
 def test_the_tool_weighs_by_labels_that_count(folder, loss, parts):
     """Ten sequences in batches of four: the last batch is short, too."""
     ids = sequences(10)
-    _, found = evaluate(folder, loss, ids, parts=parts)
+    given = () if loss == "shifting" else ("--label-shift", 0)
+    _, found = evaluate(folder, loss, ids, *given, parts=parts)
     assert found == pytest.approx(expected(loss, ids, ids), rel=2e-6)
 
 
@@ -126,19 +156,58 @@ def test_the_tool_shifts_labels(folder):
     assert found == pytest.approx(expected("same", ids, labels), rel=2e-6)
 
 
+SHIFTS = {"same": "does not shift", "weighted": "does not shift", "mean": "does not shift",
+          "shifting": "", "flat": "", "rolled": "", "unmasked": "",
+          "first": "does not tell", "flat_mean": "does not tell"}
+
+
+@pytest.mark.parametrize("loss", SHIFTS)
+def test_a_loss_that_does_not_shift_its_labels_needs_the_choice(folder, loss):
+    """By `cleave-run` and by `cleave.export`, also where every label has the same loss."""
+    assert trace_main([f"{folder / 'models.py'}:{loss}", "-o", str(folder / "net.mlir")]) == 0
+    run("cleave-compile", "net.mlir", "--threads", 1, "-o", "net.so", cwd=folder)
+    np.save(folder / "train.npy", sequences(2 * BATCH).reshape(-1).astype(np.uint16))
+    commands = [[tool("cleave-run"), "net.so", "--weights", "net.safetensors", "--data",
+                 "train.npy", "--steps=1"],
+                [sys.executable, "-m", "cleave.export", "net.mlir", "--weights",
+                 "net.safetensors", "--artifact", "net.so", "--kind", "bf16", "--eval-data",
+                 "train.npy", "-o", "out.safetensors"]]
+    for command in commands:
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+        if not SHIFTS[loss]:
+            assert result.returncode == 0, result.stderr
+            said = "labels: the tokens themselves, which the loss shifts"
+            assert command is not commands[0] or said in result.stdout
+            continue
+        assert result.returncode == 1 and "--label-shift 1" in result.stderr, result.stderr
+        assert command is not commands[0] or SHIFTS[loss] in result.stderr
+        assert subprocess.run([*command, "--label-shift=0"], cwd=folder,
+                              capture_output=True).returncode == 0
+
+
+def test_a_resumed_run_has_the_labels_of_its_checkpoint(folder):
+    assert trace_main([f"{folder / 'models.py'}:same", "-o", str(folder / "net.mlir")]) == 0
+    run("cleave-compile", "net.mlir", "--threads", 1, "-o", "net.so", cwd=folder)
+    np.save(folder / "train.npy", sequences(2 * BATCH).reshape(-1).astype(np.uint16))
+    flags = ["net.so", "--data", "train.npy", "--save-every=1", "--save-dir=run"]
+    run("cleave-run", *flags, "--random-init", "--steps=1", "--label-shift=1", cwd=folder)
+    text = run("cleave-run", *flags, "--resume=run", "--steps=2", cwd=folder)
+    assert "labels: the next tokens" in text and "saved run/step-2" in text
+
+
 def test_a_batch_of_ignored_labels_counts_nothing(folder):
     ids = sequences(3 * BATCH)
     ids[BATCH:2 * BATCH] = PAD
-    _, found = evaluate(folder, "same", ids)
+    _, found = evaluate(folder, "same", ids, "--label-shift", 0)
     assert found == pytest.approx(expected("same", ids, ids), rel=2e-6)
-    text, found = evaluate(folder, "same", ids[BATCH:2 * BATCH])
+    text, found = evaluate(folder, "same", ids[BATCH:2 * BATCH], "--label-shift", 0)
     assert "every label is ignored" in text and found is None
 
 
 def test_a_mean_over_everything_takes_whole_batches(folder):
     """Where ignored labels count as zeros, a padded batch would have another mean."""
     ids = sequences(10)
-    text, found = evaluate(folder, "mean", ids)
+    text, found = evaluate(folder, "mean", ids, "--label-shift", 0)
     assert "the last 2 sequences do not fill a batch and are not used" in text
     assert found == pytest.approx(expected("mean", ids[:8], ids[:8]), rel=2e-6)
 
