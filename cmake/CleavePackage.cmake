@@ -1,14 +1,18 @@
 # What `pip install .` builds (target `cleave-package`) and installs (component
 # `package`): the extension modules into the package, tools into the folder of
-# scripts, the plugin for MPI beside the modules and where tools look for it.
+# scripts, the plugins for GPUs and for MPI beside the modules and where tools
+# look for them.
 
 set(tools cleave-compile cleave-run cleave-reference cleave-opt)
-add_custom_target(cleave-package DEPENDS ${tools})
+set(plugins)
+foreach(plugin cleave_cuda cleave_mpi)
+  if(TARGET ${plugin})
+    list(APPEND plugins ${plugin})
+  endif()
+endforeach()
+add_custom_target(cleave-package DEPENDS ${tools} ${plugins})
 if(TARGET _cleave)
   add_dependencies(cleave-package _cleave _runtime)
-endif()
-if(TARGET cleave_mpi)
-  add_dependencies(cleave-package cleave_mpi)
 endif()
 
 if(SKBUILD)
@@ -16,10 +20,8 @@ if(SKBUILD)
     LIBRARY DESTINATION cleave COMPONENT package)
   install(TARGETS ${tools}
     RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT package)
-  if(TARGET cleave_mpi)
-    foreach(folder cleave ${SKBUILD_DATA_DIR}/lib)
-      install(TARGETS cleave_mpi
-        LIBRARY DESTINATION ${folder} COMPONENT package)
-    endforeach()
-  endif()
+  foreach(folder cleave ${SKBUILD_DATA_DIR}/lib)
+    install(TARGETS ${plugins}
+      LIBRARY DESTINATION ${folder} COMPONENT package)
+  endforeach()
 endif()

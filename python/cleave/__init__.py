@@ -28,6 +28,7 @@ first use, so that `import cleave` is quick. The files:
 """
 
 import importlib
+import os
 import sys
 import types
 
@@ -61,13 +62,33 @@ _LAZY = {
     "cosine": "optim",
     "linear": "optim",
 }
+#: The modules that are built: compiler and runtime, the runtime alone.
+_NATIVE = ("_cleave", "_runtime")
 _MODULES = ("feed", "models", "optim", "trace")
 
 __all__ = sorted([*_LAZY, *_MODULES, "__version__"])
 
 
+def _native(name):
+    """A native module. Raises ImportError, which says how it is built, if it is not there."""
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        folder = os.path.dirname(os.path.abspath(__file__))
+        raise ImportError(
+            f"Cleave is not built for Python {sys.version_info[0]}.{sys.version_info[1]}: "
+            f"{folder} has no module {name}. `make` in the repository builds it, with "
+            "the Python of its .venv; `pip install .` installs it", name=error.name) from None
+
+
 def __getattr__(name):
+    if name in _NATIVE:
+        return _native(name)
     if name in _LAZY:
+        if _LAZY[name] in _NATIVE:
+            return getattr(_native(_LAZY[name]), name)
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")

@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 
 import pytest
 
 import cleave
 import proofs
+from cleave.testing.tools import build_dir
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -78,6 +80,26 @@ def test_package_needs_what_the_tests_have():
     assert f'"nanobind=={pinned["nanobind"]}"' in text
 
 
+@pytest.mark.parametrize("use", [
+    "from cleave import CompileError", "cleave.StepError, cleave.CompileError",
+    "from cleave import _cleave", "from cleave import _runtime",
+    "cleave.compile(torch.nn.Linear(2, 2), (torch.ones(1, 2),), lambda y: y.sum())",
+    "cleave.load('nothing', torch.nn.Linear(2, 2))"])
+def test_a_package_that_is_not_built_says_so(tmp_path, use):
+    """What needs no native module is there; what does says how it is built."""
+    shutil.copytree(ROOT / "python" / "cleave", tmp_path / "cleave",
+                    ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    code = f"import torch, cleave, cleave.feed, cleave.trace\n{use}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    if "cleave.load" in use:
+        assert "ImportError" in done.stderr or "FileNotFoundError" in done.stderr
+        return
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("ImportError: Cleave is not built for "), last
+    assert "`make` in the repository builds it" in last and str(tmp_path) in last
+
+
 @pytest.mark.skipif(not proofs.ALL, reason="CLEAVE_TEST_ALL=1 builds a wheel")
 def test_wheel(tmp_path):
     builder = environment(tmp_path / "builder")
@@ -96,6 +118,11 @@ def test_wheel(tmp_path):
         f"build-dir={ROOT / 'build-wheel'}", env=variables)
     (wheel,) = tmp_path.glob("cleave-*.whl")
     assert cleave.__version__ in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    for plugin in ("libcleave_cuda.so", "libcleave_mpi.so"):
+        if (build_dir() / "lib" / plugin).exists():
+            assert f"cleave/{plugin}" in names and any(
+                name.endswith(f".data/data/lib/{plugin}") for name in names), names
     user = environment(tmp_path / "user")
     run(user, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", wheel)
     (tmp_path / "elsewhere").mkdir()
