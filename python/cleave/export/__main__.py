@@ -125,6 +125,8 @@ def main(arguments: list[str] | None = None) -> int:
         help="1: labels are the next tokens; 0: the tokens themselves, for a model that shifts "
              "them, which is the default where the loss is seen to do so")
     options = parser.parse_args(arguments)
+    if options.output == "-":
+        parser.error("-o is the name of a file: a report is printed")
     if options.eval_batches < 0:
         parser.error("--eval-batches must be at least 0")
     if not options.eval_data:

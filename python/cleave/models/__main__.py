@@ -29,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("family", choices=sorted(FAMILIES))
-    add("-o", "--output", metavar="FILE.mlir", required=True, help="the module to write")
+    add("-o", "--output", metavar="FILE.mlir", required=True, help="the module to write; `-` is "
+        "standard output")
     add("--batch", type=int, default=1, help="samples of a step (default: %(default)s)")
     add("--hidden", type=int, default=768, help="width (default: %(default)s)")
     add("--heads", type=int, default=12, help="query heads (default: %(default)s)")
@@ -72,6 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--batch must be at least 1")
     if not 0 <= options.seed < 2**63:
         parser.error("--seed must be at least 0 and below 2^63")
+    if options.weights == "-":
+        parser.error("--weights is a file: standard output has the module, with -o -")
     if options.weights and os.path.realpath(options.weights) == os.path.realpath(options.output):
         parser.error(f"'{options.output}' cannot be both the module and its weights")
     return write(options, settings, size)
@@ -84,7 +87,8 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
 
     device = "cpu" if options.weights else "meta"
     try:
-        check_writable(options.output)
+        if options.output != "-":
+            check_writable(options.output)
         if options.weights:
             check_writable(options.weights)
         torch.manual_seed(options.seed)
@@ -109,7 +113,8 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
         return 1
     count = sum(t.tensor.numel() for t in traced.parameters)
     print(f"{options.output}: {len(traced.parameters)} parameters of {count:,} elements; inputs "
-          + ", ".join(f"{n} {list(s)}" for n, (s, _) in traced.input_types.items()))
+          + ", ".join(f"{n} {list(s)}" for n, (s, _) in traced.input_types.items()),
+          file=sys.stderr if options.output == "-" else sys.stdout)
     return 0
 
 

@@ -92,7 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("source", metavar="SOURCE", help="where the model is built")
     parser.add_argument("-o", "--output", metavar="FILE.mlir", required=True,
-                        help="the module to write")
+                        help="the module to write; `-` is standard output, with --weights or "
+                             "--no-weights")
     parser.add_argument("--weights", metavar="FILE.safetensors",
                         help="the tensors to write (default: beside the module, with the "
                              "extension .safetensors)")
@@ -105,6 +106,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the name of a file is empty")
     if options.weights and options.no_weights:
         parser.error("--weights and --no-weights exclude each other")
+    if options.weights == "-" or options.output == "-" and not (options.weights or
+                                                                 options.no_weights):
+        parser.error("standard output takes the module alone: with -o - give --weights FILE, or "
+                     "--no-weights")
     if options.micro_batches < 1:
         parser.error("--micro-batches must be at least 1")
     if ":" not in options.source:
@@ -114,7 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"'{options.output}' cannot be both the module and its weights")
     try:
         # Paths are checked before the trace, which may take long.
-        check_writable(options.output)
+        if options.output != "-":
+            check_writable(options.output)
         if not options.no_weights:
             check_writable(weights)
         run(options, weights)
@@ -138,16 +144,16 @@ def run(options: argparse.Namespace, weights: str) -> None:
         save_weights(traced, weights)
     save_module(traced, options.output)
     count = sum(t.tensor.numel() for t in traced.parameters)
-    print(f"{options.output}: entries {', '.join(traced.entries)}; {len(traced.parameters)} "
-          f"parameters of {count:,} elements; inputs " +
-          ", ".join(f"{n} {list(s)}" for n, (s, _) in traced.input_types.items()))
-    for precision in traced.precisions:
-        print(f"the model asks for 16 bits, and is traced in f32: compile it with "
-              f"--precision {precision}")
+    lines = [f"{options.output}: entries {', '.join(traced.entries)}; {len(traced.parameters)} "
+             f"parameters of {count:,} elements; inputs " +
+             ", ".join(f"{n} {list(s)}" for n, (s, _) in traced.input_types.items())]
+    lines += [f"the model asks for 16 bits, and is traced in f32: compile it with "
+              f"--precision {precision}" for precision in traced.precisions]
     if with_weights:
-        print(f"{weights}: {len(traced.tensors)} tensors")
+        lines.append(f"{weights}: {len(traced.tensors)} tensors")
     elif on_meta:
-        print("the module is on the meta device: no weights were written")
+        lines.append("the module is on the meta device: no weights were written")
+    print("\n".join(lines), file=sys.stderr if options.output == "-" else sys.stdout)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 import tempfile
 from typing import Callable, Mapping
 
@@ -87,7 +88,15 @@ def write_atomically(path: str, write: Callable[[str], None]) -> None:
 
 
 def save_module(traced: TracedModel, path: str) -> None:
-    """Writes the MLIR text to `path`. Raises OSError."""
+    """Writes the MLIR text to `path`; `-` is standard output. Raises OSError."""
+    if path == "-":
+        try:
+            sys.stdout.write(traced.mlir)
+            sys.stdout.flush()
+        except OSError as error:
+            raise OSError(f"cannot write standard output: {error.strerror or error}") from error
+        return
+
     def write(scratch: str) -> None:
         with open(scratch, "w", encoding="utf-8") as file:
             file.write(traced.mlir)

@@ -412,3 +412,34 @@ def test_public_names():
     assert callable(cleave.compile)
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         cleave.optimise
+
+
+def test_standard_output_takes_the_module(tmp_path, monkeypatch, capsys):
+    """Of both commands, as of the tools: nothing else is there, and no file named `-`."""
+    monkeypatch.chdir(tmp_path)
+    size = "--layers 1 --hidden 16 --heads 2 --seq 8 --vocab 64 --batch 2".split()
+    (tmp_path / "own.py").write_text("""
+import torch
+def build():
+    return torch.nn.Linear(2, 2), (torch.ones(3, 2),), lambda y: y.sum()
+""")
+    for command, flags in ((cleave.models.__main__.main, ["gpt", *size]),
+                           (main, ["own.py:build", "--weights", "w.safetensors"])):
+        assert command([*flags, "-o", "file.mlir"]) == 0
+        said = capsys.readouterr().out
+        assert command([*flags, "-o", "-"]) == 0
+        out, errors = capsys.readouterr()
+        assert out == (tmp_path / "file.mlir").read_text()
+        assert errors == said.replace("file.mlir", "-", 1)
+    assert not (tmp_path / "-").exists() and (tmp_path / "w.safetensors").exists()
+    for flags in ([], ["--weights", "-"]):
+        with pytest.raises(SystemExit):
+            main(["own.py:build", "-o", "-", *flags])
+        assert "standard output takes the module alone" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cleave.models.__main__.main(["gpt", *size, "-o", "-", "--weights", "-"])
+    capsys.readouterr()
+    # A reader that ends early.
+    done = subprocess.run(f"{sys.executable} -m cleave.trace own.py:build --no-weights -o - | true",
+                          shell=True, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
