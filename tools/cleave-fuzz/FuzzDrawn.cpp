@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Fuzz.h"
-#include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -47,7 +47,7 @@ static std::string kindOf(StringRef message) {
 
 int cleave::fuzzDrawn(const DialectRegistry &registry,
                       const FuzzOptions &options) {
-  int64_t models = 0, notFinite = 0, refused = 0, failures = 0;
+  int64_t models = 0, notFinite = 0, refused = 0, changed = 0, failures = 0;
   double worst = 0;
   std::map<std::string, int64_t> choices, passes, refusals;
   for (int64_t i = 0; i < options.count; ++i) {
@@ -58,7 +58,12 @@ int cleave::fuzzDrawn(const DialectRegistry &registry,
     form.element = "f64";
     RandomGraph graph = drawRandomGraph(&context, seed, form);
     CompileOptions drawn = drawOptions(graph, kRanks);
-    DrawnOutcome outcome = compareDrawn(graph, drawn, options.tolerance);
+    std::string refusal;
+    DrawnOutcome outcome =
+        compareLegal(graph, drawn, options.tolerance, refusal);
+    if (!refusal.empty())
+      ++refusals[kindOf(refusal)];
+    changed += !refusal.empty();
     std::set<std::string> own = choicesOf(drawn);
     if (options.verbose)
       llvm::errs() << "seed " << seed << ": " << drawn.phases.mesh << " "
@@ -75,7 +80,6 @@ int cleave::fuzzDrawn(const DialectRegistry &registry,
       break;
     case DrawnOutcome::Kind::Refused:
       ++refused;
-      ++refusals[kindOf(outcome.message)];
       break;
     case DrawnOutcome::Kind::Different:
       ++failures;
@@ -89,6 +93,7 @@ int cleave::fuzzDrawn(const DialectRegistry &registry,
   llvm::outs() << llvm::formatv("{0:2}", llvm::json::Value(llvm::json::Object{
                                              {"agree", models},
                                              {"not_finite", notFinite},
+                                             {"changed", changed},
                                              {"refused", refused},
                                              {"failures", failures},
                                              {"worst", worst},

@@ -15,8 +15,8 @@
 namespace cleave {
 
 /// Options of every kind for a model, drawn from its seed alone. Many
-/// combinations are contradictory; the compiler must refuse these. `ranks`
-/// bounds the product of the axes.
+/// combinations are contradictory, or are not for this model; the compiler must
+/// refuse these. `ranks` bounds the product of the axes.
 CompileOptions drawOptions(const RandomGraph &graph, int64_t ranks);
 
 /// Draws a rule and all its settings; `smallestEpsilon` is a lower bound of
@@ -57,6 +57,10 @@ struct DrawnOutcome {
 /// all other entries there and in the step phase, in f64.
 DrawnOutcome compareDrawn(const RandomGraph &graph,
                           const CompileOptions &options, double tolerance);
+/// The same; options that are refused, with the message `refusal`, are changed
+/// in a few places until they are not.
+DrawnOutcome compareLegal(const RandomGraph &graph, CompileOptions &options,
+                          double tolerance, std::string &refusal);
 
 } // namespace cleave
 

@@ -4,9 +4,10 @@
 
 The optimizer with all of its settings, where updates run, meshes, recipes, schedules, gathers,
 slices, grains and more are drawn, from what is registered. What is scheduled, two steps of it and
-all entries, is compared with the step on one device. Combinations that contradict themselves are
-refused, for reasons that are listed here: any other is a failure.
-100 models by default, 2000 with ``CLEAVE_TEST_ALL=1``.
+all entries, is compared with the step on one device. Combinations that contradict themselves, or
+are not for the model, are refused, for reasons that are listed here: any other is a failure. They
+are then changed in a few places, so that nearly every model is compared.
+40 models by default, 2000 with ``CLEAVE_TEST_ALL=1``.
 """
 
 import json
@@ -95,10 +96,12 @@ def test_every_update_rule_is_drawn():
 @pytest.mark.parametrize("first", range(1, 2000, 100) if ALL else [1])
 def test_what_is_scheduled_is_the_step(first):
     """The tool ends with an error, which names the seed, where any differ."""
+    count = 100 if ALL else 40
     report = json.loads(run_tool([tool("cleave-fuzz"), "--options", f"--seed={first}",
-                                  "--count=100"]))
+                                  f"--count={count}"]))
     assert report["failures"] == 0
-    assert report["agree"] >= 20, report
+    # What is refused is changed until it is legal.
+    assert report["agree"] >= 0.9 * count and report["refused"] <= 0.05 * count, report
     # A step that is not finite is no agreement.
     assert report["not_finite"] <= 2, report
     unknown = [text for text in report["refusals"]
