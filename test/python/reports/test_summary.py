@@ -2,12 +2,14 @@
 # Exceptions. See LICENSE for license information.
 """Ten lines first, layers folded, all of it on request."""
 
+import json
 import re
 
 import pytest
 
 import cleave
 from cleave.messages import format_bytes
+from cleave.models.__main__ import main as write_model
 from cleave.notebook import fold_layers
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
@@ -107,3 +109,19 @@ def test_the_tool_says_the_same(tmp_path):
     assert len(summary.splitlines()) <= 10 and line(summary, "memory: ")
     assert line(summary, "step: ").startswith("step: 2 devices (dp=2)")
     assert "micro-batches: 1" in run_tool([*compile, "--explain=full"]).splitlines()
+
+
+@pytest.mark.parametrize("flags", [
+    [], ["--micro-batches=4"], ["--mesh=dp=2", "--recipe=zero2", "--micro-batches=2"],
+    ["--mesh=dp=4", "--recipe=zero3", "--precision=bf16"], ["--clip=1", "--optimizer=adafactor"],
+    ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"]], ids=" ".join)
+def test_gradients_have_one_figure(tmp_path, flags):
+    """What gradients take at most is never less than what they take at the peak of the step."""
+    assert write_model(["gpt", *"--layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 "
+                        "--batch 8".split(), "-o", str(tmp_path / "m.mlir")]) == 0
+    report = json.loads(run_tool([tool("cleave-compile"), str(tmp_path / "m.mlir"), "--plan-only",
+                                  *flags, "--report", "-"]))
+    for plan in report["plan"].get("positions", [report["plan"]]):
+        entry = plan["entries"]["train"]
+        at_peak = entry["kinds_at_peak"].get("gradients", 0)
+        assert at_peak <= entry["gradient_peak_bytes"]

@@ -71,7 +71,7 @@ void cleave::exec::markGradients(func::FuncOp part,
 int64_t ProgramMemory::gradientPeak() {
   std::vector<Interval> live;
   for (auto [i, interval] : llvm::enumerate(intervals))
-    if (items[i].gradient)
+    if (items[i].kind == MemoryKind::Gradients)
       live.push_back(interval);
   int64_t bytes = live.empty() ? 0 : maxLive(live, nullptr);
   // A value that is kept for the next step has memory all the time.

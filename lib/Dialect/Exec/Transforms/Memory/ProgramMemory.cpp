@@ -290,8 +290,7 @@ void ProgramMemory::packBuffers() {
     }
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
-    items.push_back({buffer.bytes, kindOf(buffer), nameOf(buffer.value),
-                     buffer.gradient && !buffer.kept});
+    items.push_back({buffer.bytes, kindOf(buffer), nameOf(buffer.value)});
   }
   for (auto [a, run] : llvm::enumerate(runs)) {
     if (repeats.representative[a] != a)
@@ -306,8 +305,7 @@ void ProgramMemory::packBuffers() {
       owners.push_back({a, b});
       items.push_back({buffer.bytes, kindOf(buffer),
                        buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
-                                        : nameOf(buffer.value),
-                       buffer.gradient && !buffer.scratchOf});
+                                        : nameOf(buffer.value)});
     }
   }
   packing = pack(intervals);

@@ -68,7 +68,6 @@ struct LiveItem {
   int64_t bytes;
   MemoryKind kind;
   std::string name;
-  bool gradient = false;
 };
 
 /// The plan of one entry.
