@@ -21,6 +21,7 @@
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Reports/Reports.h"
+#include "cleave/Support/ByteSize.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/Pass/PassManager.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -562,10 +563,11 @@ FailureOr<RecomputePlan> Chooser::choose() {
                           {"limit", limit}});
       return emitError(local.getLoc())
              << llvm::formatv(
-                    "no plan needs at most {0} bytes on a device; the smallest "
-                    "limit that a plan was found for is {1} bytes, with "
+                    "no plan needs at most {0} on a device; the smallest "
+                    "limit that a plan was found for is {1}, with "
                     "--recompute='{2}'",
-                    options.memoryLimit, static_cast<int64_t>(smallest->most()),
+                    formatLimit(options.memoryLimit),
+                    formatLimit(static_cast<int64_t>(smallest->most())),
                     smallest->policy)
                     .str();
     }

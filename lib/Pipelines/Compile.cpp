@@ -16,6 +16,7 @@
 #include "cleave/Runtime/Core/ExchangeOrder.h"
 #include "cleave/Runtime/Core/Placement.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Support/ByteSize.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "cleave/Target/Program/DeferChecks.h"
@@ -173,6 +174,7 @@ static llvm::json::Object report(ModuleOp module,
                             {"communication", communicationReport(module)},
                             {"placement", placementReport(module)},
                             {"plan", std::move(plan)},
+                            {"target", options.target},
                             {"check_finite", options.phases.checkFinite},
                             {"micro_batches", options.phases.microBatches}};
 }
@@ -289,13 +291,11 @@ std::string cleave::checkLimit(const CompiledProgram &compiled,
       bytes = std::max(bytes, neededBytes(*position.getAsObject()));
   if (options.memoryLimit <= 0 || bytes <= options.memoryLimit)
     return "";
-  return ("a device needs " + llvm::Twine(bytes) +
-          " bytes, and the memory limit is " +
-          llvm::Twine(options.memoryLimit) +
+  return ("a device needs " + formatLimit(bytes) +
+          ", and the memory limit is " + formatLimit(options.memoryLimit) +
           (options.phases.recompute == "auto"
                ? ""
-               : "; the policy of recomputation 'auto' may need less"))
-      .str();
+               : "; the policy of recomputation 'auto' may need less"));
 }
 
 FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,

@@ -7,6 +7,7 @@
 
 #include "ReportText.h"
 #include "cleave/Reports/Reports.h"
+#include "cleave/Support/ByteSize.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -74,9 +75,9 @@ std::vector<std::string> cleave::explainFit(const json::Object &fit) {
   if (!smallest)
     return lines;
   lines.push_back(llvm::formatv("none fits {0}; the smallest of these plans "
-                                "needs {1} ({2} bytes), by {3}",
-                                limit, formatBytes(number(*smallest, "bytes")),
-                                *smallest->getInteger("bytes"),
+                                "needs {1}, by {2}",
+                                limit,
+                                formatLimit(*smallest->getInteger("bytes")),
                                 describeTrial(fit, *smallest)));
   std::vector<std::pair<double, std::string>> kinds;
   for (const auto &[kind, bytes] : *fit.getObject("kinds"))

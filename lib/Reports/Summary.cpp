@@ -131,6 +131,9 @@ std::string Summary::describeMemory() const {
   line += parts;
   if (devices > 1)
     line += "; all devices " + formatBytes(all);
+  // The memory of a GPU is another one, and that of another machine.
+  if (textOf(report, "target") == "cuda")
+    return line;
   double machine = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                    static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (machine > 0)

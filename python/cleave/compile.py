@@ -23,7 +23,7 @@ from .pipeline_options import (interlock_options, lossy_options, machine_options
                                remark_pipeline, stage_compression_options, update_delay_options,
                                updates_each)
 from .plan import AXIS, P, entries
-from .state import check_text, flag, path_of, whole
+from .state import byte_count, check_text, flag, path_of, whole
 from .step import Step, log
 from .trainable import (asked_precision, check_statistics, check_trained, check_types,
                         coupled_samples, other_types)
@@ -44,10 +44,10 @@ def compile(
     patience: int | None = None,
     seed: int = 0,
     threads: int | None = None,
-    max_logits_bytes: int | None = None,
-    bucket_bytes: int = 1 << 20,
+    max_logits_bytes: int | str | None = None,
+    bucket_bytes: int | str = 1 << 20,
     collective_chunks: int = 1,
-    collective_chunk_bytes: int = 1 << 20,
+    collective_chunk_bytes: int | str = 1 << 20,
     mesh: Mapping[str, int] | None = None,
     ranks: str = "auto",
     deterministic: int | None = None,
@@ -56,10 +56,10 @@ def compile(
     chunks: int | None = None,
     stages: Sequence[str] | None = None,
     pipe_slices: str = "auto",
-    max_saved_bytes: int | None = None,
+    max_saved_bytes: int | str | None = None,
     measured_costs: str | os.PathLike | None = None,
     recompute: str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     machine: str | os.PathLike | None = None,
     offload: Sequence[str] | None = None,
     offload_dir: str | os.PathLike | None = None,
@@ -147,7 +147,8 @@ def compile(
         threads: with "cpu", the number of threads of a step, in each process; the cores
             of this process if None.
         max_logits_bytes: the largest chunk of the logits in memory at once, in
-            bytes; None: 100 MiB, and on a GPU, which does little in a small one, 1 GiB.
+            bytes or with a unit, such as "1GB" (10^9) or "1GiB" (2^30), as all sizes
+            are given; None: 100 MiB, and on a GPU, which does little in a small one, 1 GiB.
         bucket_bytes: reductions and gathers of one kind among the same ranks are
             merged into exchanges of up to this many bytes; 0: never merged.
         collective_chunks: gathers and reductions of activations and of their gradients
@@ -205,8 +206,8 @@ def compile(
             "free,regions", on a GPU "regions". A policy for each block, "3 full; 5 free; none".
             "auto" (the default with a limit): for each block, the least time by
             estimates within the limit.
-        memory_limit: the most bytes that a device may need: its arena, and what the
-            report lists outside of it.
+        memory_limit: the most bytes that a device may need ("80GB", "24GiB"): its
+            arena, and what the report lists outside of it.
         machine: the rates of a device per second, by which stages are balanced,
             schedules predicted and recomputation chosen: "flops=1e11,memory=2e10,
             link=5e9", or the path of a file that `cleave-compile --measure-machine`
@@ -421,10 +422,10 @@ def compile(
         )
     if max_logits_bytes is None:
         max_logits_bytes = 1 << 30 if target == "cuda" else 100 << 20
-    max_logits_bytes = whole("max_logits_bytes", max_logits_bytes, 1)
-    bucket_bytes = whole("bucket_bytes", bucket_bytes, 0)
+    max_logits_bytes = byte_count("max_logits_bytes", max_logits_bytes, 1)
+    bucket_bytes = byte_count("bucket_bytes", bucket_bytes, 0)
     collective_chunks = whole("collective_chunks", collective_chunks, 1)
-    collective_chunk_bytes = whole("collective_chunk_bytes", collective_chunk_bytes, 0)
+    collective_chunk_bytes = byte_count("collective_chunk_bytes", collective_chunk_bytes, 0)
     seed = whole("seed", seed, -(2**63))
     flag("check_finite", check_finite)
     pipeline = pipeline_options(

@@ -9,7 +9,7 @@ import os
 import re
 from typing import Mapping, Sequence
 
-from .state import flag, path_of, whole
+from .state import byte_count, flag, path_of, whole
 from .step import log
 
 
@@ -36,7 +36,7 @@ def pipeline_options(
     if chunks is not None:
         options["chunks"] = whole("chunks", chunks, 1)
     if max_saved_bytes is not None:
-        options["max_saved_bytes"] = whole("max_saved_bytes", max_saved_bytes, 0)
+        options["max_saved_bytes"] = byte_count("max_saved_bytes", max_saved_bytes, 0)
     if max_staleness is not None:
         options["max_staleness"] = whole("max_staleness", max_staleness, 0)
     if flag("post_validation", post_validation):
@@ -131,7 +131,7 @@ def recompute_options(recompute, memory_limit, fused_attention) -> dict:
             raise TypeError(f"recompute is {type(recompute).__name__}, not the name of a policy")
         options["recompute"] = recompute
     if memory_limit is not None:
-        options["memory_limit"] = whole("memory_limit", memory_limit, 1)
+        options["memory_limit"] = byte_count("memory_limit", memory_limit, 1)
         options.setdefault("recompute", "auto")
     if not flag("fused_attention", fused_attention):
         options["fused_attention"] = False

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import fractions
 import operator
 import os
+import re
 from typing import Any, Iterable, Mapping
 
 import torch
@@ -115,6 +117,24 @@ def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1
     if least is not None and value > most:
         raise ValueError(f"{name} is {value}; it must be at most {most}")
     return value
+
+
+#: The bytes of the units of sizes.
+_UNITS = {"": 1, "b": 1, **{f"{letter}b": 1000**i for i, letter in enumerate("kmgt", 1)},
+          **{f"{letter}ib": 1024**i for i, letter in enumerate("kmgt", 1)}}
+
+
+def byte_count(name: str, value: Any, least: int) -> int:
+    """A number of bytes, or a size with a unit, such as "80GB" (10^9 bytes each) or "24GiB"
+    (2^30). Raises TypeError and ValueError as `whole` does."""
+    if not isinstance(value, str):
+        return whole(name, value, least)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", value)
+    unit = found and _UNITS.get(found[2].lower())
+    if not unit:
+        raise ValueError(f"{name} is {value!r}; a size is a number of bytes, or has a unit, as "
+                         "'80GB' (10^9 bytes each) or '24GiB' (2^30)")
+    return whole(name, int(fractions.Fraction(found[1].rstrip(".") or 0) * unit), least)
 
 
 def flag(name: str, value: Any) -> bool:

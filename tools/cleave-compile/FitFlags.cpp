@@ -25,8 +25,9 @@ std::string cleave::checkFitFlags(const Flags &flags) {
   if (!question)
     return "--fit is micro-batch, devices or devices:<axis>, not '" +
            flags.fit + "'";
-  if (!(flags.memoryLimitMib > 0))
-    return "--fit needs --memory-limit: what has to fit, in MiB";
+  if (flags.memoryLimit <= 0)
+    return "--fit needs --memory-limit: what has to fit, as 80GB or "
+           "24GiB";
   if (!flags.output.empty() || !flags.emit.empty() || !flags.explain.empty())
     return "--fit plans and generates no code: it excludes -o, --emit and "
            "--explain";

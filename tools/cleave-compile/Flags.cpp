@@ -75,9 +75,7 @@ static std::string checkScheduleFlags(const Flags &flags) {
     return "--schedule and --schedule-file exclude each other";
   if (!isPipeSlices(flags.pipeSlices))
     return "--pipe-slices is auto, on or off, not '" + flags.pipeSlices + "'";
-  if (flags.maxSavedMib.getNumOccurrences() && !(flags.maxSavedMib >= 0))
-    return "--max-saved-mib must not be negative";
-  if (flags.memoryLimitMib.getNumOccurrences() && !(flags.memoryLimitMib > 0))
+  if (flags.memoryLimit.getNumOccurrences() && flags.memoryLimit <= 0)
     return "--memory-limit must be positive";
   if (flags.recompute.getNumOccurrences() && !flags.recomputeFile.empty())
     return "--recompute and --recompute-file exclude each other";
@@ -285,16 +283,14 @@ std::string cleave::checkFlags(const Flags &flags) {
     return mistake;
   if (flags.fusedAttention != "on" && flags.fusedAttention != "off")
     return "--fused-attention is on or off, not '" + flags.fusedAttention + "'";
-  if (flags.bucketKib < 0)
-    return "--bucket-kib must not be negative";
-  if (flags.collectiveChunkKib < 0)
-    return "--collective-chunk-kib must not be negative";
-  if (flags.collectiveChunkKib.getNumOccurrences() &&
+  if (flags.maxLogitsBytes < 1)
+    return "--max-logits-mib must be positive";
+  if (flags.collectiveChunkBytes.getNumOccurrences() &&
       !flags.collectiveChunks.getNumOccurrences())
     return "--collective-chunk-kib needs --collective-chunks";
   for (const cl::opt<int64_t> *flag :
-       {&flags.microBatches, &flags.threads, &flags.maxLogitsMib, &flags.chunks,
-        &flags.gradHorizon, &flags.collectiveChunks})
+       {&flags.microBatches, &flags.threads, &flags.chunks, &flags.gradHorizon,
+        &flags.collectiveChunks})
     if (flag->getNumOccurrences() && *flag < 1)
       return ("--" + flag->ArgStr + " must be positive").str();
   if (std::string mistake = checkMesh(flags); !mistake.empty())
@@ -362,7 +358,7 @@ std::vector<std::string> cleave::flagsOutOfPlace(const Flags &flags) {
   bool modules = flags.gradHorizon.getNumOccurrences();
   for (const cl::Option *flag : std::initializer_list<const cl::Option *>{
            &flags.schedule, &flags.chunks, &flags.stages, &flags.pipeSlices,
-           &flags.maxSavedMib})
+           &flags.maxSavedBytes})
     if (flag->getNumOccurrences() && !(modules && flag == &flags.stages))
       found.push_back(("--" + flag->ArgStr +
                        " needs a pipeline, and --mesh has no axis \"" +
@@ -409,9 +405,8 @@ CompileOptions cleave::collectOptions(const Flags &flags,
   // A limit asks for what fits it.
   bool chosen = flags.recompute.getNumOccurrences();
   options.phases.recompute =
-      !chosen && flags.memoryLimitMib > 0 ? "auto" : flags.recompute.getValue();
-  options.memoryLimit =
-      std::min<double>(flags.memoryLimitMib, int64_t(1) << 40) * (1 << 20);
+      !chosen && flags.memoryLimit > 0 ? "auto" : flags.recompute.getValue();
+  options.memoryLimit = flags.memoryLimit;
   options.phases.maxStaleness = flags.maxStaleness;
   options.phases.pipeGather = flags.pipeGather;
   options.phases.scheduleText = scheduleText;
@@ -421,32 +416,26 @@ CompileOptions cleave::collectOptions(const Flags &flags,
     options.phases.machine = std::move(*machine);
   else
     llvm::consumeError(machine.takeError());
-  if (flags.maxSavedMib.getNumOccurrences())
-    options.phases.maxSavedBytes =
-        std::min<double>(flags.maxSavedMib, int64_t(1) << 40) * (1 << 20);
+  if (flags.maxSavedBytes.getNumOccurrences())
+    options.phases.maxSavedBytes = flags.maxSavedBytes;
   options.phases.gradHorizon = flags.gradHorizon;
   options.phases.modules = flags.modules;
   options.phases.head = flags.head;
   options.phases.recipes = flags.recipe;
-  // A limit above the memory of any machine means no limit.
   // Each chunk reads and writes the gradient of the head's weight: a GPU would
   // do little else.
-  int64_t logitsMib =
-      flags.targetName == "cuda" && !flags.maxLogitsMib.getNumOccurrences()
-          ? 1024
-          : int64_t(flags.maxLogitsMib);
-  options.phases.maxLogitsBytes = std::min<int64_t>(logitsMib, int64_t(1) << 40)
-                                  << 20;
+  options.phases.maxLogitsBytes =
+      flags.targetName == "cuda" && !flags.maxLogitsBytes.getNumOccurrences()
+          ? int64_t(1) << 30
+          : int64_t(flags.maxLogitsBytes);
   // Scratch memory of a GPU does not depend on threads of the host.
   options.phases.threads =
       flags.deterministic || flags.targetName == "cuda" ? 1
       : flags.threads                                   ? flags.threads
                       : std::max(1u, std::thread::hardware_concurrency());
-  options.bucketBytes = std::min<int64_t>(flags.bucketKib, int64_t(1) << 40)
-                        << 10;
+  options.bucketBytes = flags.bucketBytes;
   options.phases.collectiveChunks = flags.collectiveChunks;
-  options.phases.collectiveChunkBytes =
-      std::min<int64_t>(flags.collectiveChunkKib, int64_t(1) << 40) << 10;
+  options.phases.collectiveChunkBytes = flags.collectiveChunkBytes;
   options.target = flags.targetName;
   options.architecture = flags.architecture;
   options.predict = flags.predict;

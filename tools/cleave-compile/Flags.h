@@ -9,7 +9,36 @@
 #define CLEAVE_TOOLS_CLEAVE_COMPILE_FLAGS_H
 
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Support/ByteSize.h"
 #include "llvm/Support/CommandLine.h"
+
+namespace cleave {
+template <int64_t bare> struct Size;
+}
+
+template <int64_t bare>
+class llvm::cl::parser<cleave::Size<bare>>
+    : public llvm::cl::basic_parser<cleave::Size<bare>> {
+public:
+  parser(llvm::cl::Option &option)
+      : llvm::cl::basic_parser<cleave::Size<bare>>(option) {}
+  bool parse(llvm::cl::Option &option, llvm::StringRef, llvm::StringRef text,
+             cleave::Size<bare> &size) {
+    std::optional<int64_t> bytes = cleave::parseByteSize(text, bare);
+    if (!bytes)
+      return option.error("a size is a number of " +
+                          llvm::Twine(bare == 1024 ? "KiB" : "MiB") +
+                          ", or has a unit, as 80GB (10^9 bytes each) or 24GiB "
+                          "(2^30); not '" +
+                          text + "'");
+    size.bytes = *bytes;
+    return false;
+  }
+  llvm::StringRef getValueName() const override { return "size"; }
+  void printOptionDiff(const llvm::cl::Option &, const cleave::Size<bare> &,
+                       const llvm::cl::OptionValue<cleave::Size<bare>> &,
+                       size_t) const {}
+};
 
 namespace cleave {
 
@@ -37,6 +66,14 @@ private:
   };
   std::vector<Setting> settings;
 };
+
+/// A size in bytes, of which a number alone counts so many.
+template <int64_t bare> struct Size {
+  int64_t bytes = 0;
+  operator int64_t() const { return bytes; }
+};
+using MibFlag = cl::opt<Size<1048576>>;
+using KibFlag = cl::opt<Size<1024>>;
 
 struct Flags;
 /// Why the flags of the optimizer are invalid; empty if they are valid.
@@ -323,10 +360,12 @@ struct Flags {
                "each position "
                "of the pipeline, as F0 F1 B0 B1 U, with or without transfers; "
                "docs/Parallelism.md describes the format")};
-  cl::opt<double> maxSavedMib{
-      "max-saved-mib", cl::init(-1.0), cl::cat(training), cl::value_desc("MiB"),
+  MibFlag maxSavedBytes{
+      "max-saved-mib", cl::init(Size<1048576>{-1}), cl::cat(training),
+      cl::value_desc("size"),
       cl::desc(
-          "The limit of the memory that a pipeline position may have saved for "
+          "The limit of the memory, in MiB or with a unit as 2GiB, that a "
+          "pipeline position may have saved for "
           "backward at a time; --schedule=auto respects it, any other order "
           "that exceeds it is an error")};
   cl::opt<std::string> fusedAttention{
@@ -353,10 +392,11 @@ struct Flags {
       "recompute-file", cl::cat(training), cl::value_desc("file"),
       cl::desc("Instead of --recompute, a file with a policy for each block; "
                "items are separated by ; or new lines, comments begin with #")};
-  cl::opt<double> memoryLimitMib{
-      "memory-limit", cl::init(0.0), cl::cat(training), cl::value_desc("MiB"),
+  MibFlag memoryLimit{
+      "memory-limit", cl::cat(training), cl::value_desc("size"),
       cl::desc(
-          "The most memory that a device may need: its arena, and what the "
+          "The most memory that a device may need, in MiB or with a unit, as "
+          "80GB (10^9 bytes each) or 24GiB (2^30): its arena, and what the "
           "report lists outside of it. What is recomputed is then chosen for "
           "it "
           "(--recompute=auto), and if no plan fits, the error says the "
@@ -435,15 +475,18 @@ struct Flags {
           "With --grad-horizon: where the head begins of which auxiliary heads "
           "are copies: at the first reader of a parameter whose name "
           "has this prefix. After the last layer by default")};
-  cl::opt<int64_t> maxLogitsMib{
-      "max-logits-mib", cl::init(100), cl::cat(training),
-      cl::desc("The largest chunk of the logits in memory at once, in MiB; "
+  MibFlag maxLogitsBytes{
+      "max-logits-mib", cl::init(Size<1048576>{int64_t(100) << 20}),
+      cl::cat(training), cl::value_desc("size"),
+      cl::desc("The largest chunk of the logits in memory at once, in MiB (100 "
+               "by default) or with a unit; "
                "1024 by default with --target cuda")};
-  cl::opt<int64_t> bucketKib{
-      "bucket-kib", cl::init(1024), cl::cat(training),
+  KibFlag bucketBytes{
+      "bucket-kib", cl::init(Size<1024>{1 << 20}), cl::cat(training),
+      cl::value_desc("size"),
       cl::desc(
           "Merge reductions and gathers of one kind into exchanges of up to "
-          "this many KiB; 0: do not merge")};
+          "this many KiB (1024 by default), or with a unit; 0: do not merge")};
   cl::opt<int64_t> collectiveChunks{
       "collective-chunks", cl::init(1), cl::cat(training),
       cl::desc(
@@ -452,10 +495,12 @@ struct Flags {
           "samples "
           "(or of positions), so that one chunk is communicated while another "
           "one is computed; 1: do not cut")};
-  cl::opt<int64_t> collectiveChunkKib{
-      "collective-chunk-kib", cl::init(1024), cl::cat(training),
-      cl::desc("With --collective-chunks: the least KiB that a rank puts into "
-               "the exchange of one chunk; always more than --bucket-kib")};
+  KibFlag collectiveChunkBytes{
+      "collective-chunk-kib", cl::init(Size<1024>{1 << 20}), cl::cat(training),
+      cl::value_desc("size"),
+      cl::desc("With --collective-chunks: the least KiB (1024 by default), or "
+               "with a unit, that a rank puts into the exchange of one chunk; "
+               "always more than --bucket-kib")};
 
   cl::opt<bool> remarks{
       "remarks", cl::cat(general),
