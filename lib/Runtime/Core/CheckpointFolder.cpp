@@ -384,11 +384,9 @@ Expected<NewCheckpoint> NewCheckpoint::begin(StringRef target) {
     Expected<std::vector<std::string>> names = list(target);
     if (!names)
       return names.takeError();
-    // A checkpoint of which a removal has left some files is none, either.
-    if (!llvm::all_of(*names, isOurs))
+    // Weights alone may be of others, whatever their name is.
+    if (!names->empty())
       return other();
-    if (Error error = removeOurs(target))
-      return std::move(error);
   } else if (isItself(target, fs::file_type::symlink_file)) {
     if (!isOwnCheckpoint(target))
       return other();

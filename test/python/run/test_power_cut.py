@@ -273,6 +273,18 @@ def test_a_call_fails(folder, case, error):  # noqa: F811
         os.chdir("..")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "notes.txt"])
+def test_a_folder_of_others_is_not_replaced(folder, name):  # noqa: F811
+    """At the name of a checkpoint: the run says so and ends, and what it has saved stays."""
+    os.makedirs("run/step-2")
+    open(f"run/step-2/{name}", "w").write("text")
+    done = run("--steps", 3)
+    assert done.returncode == 1 and "run/step-2: is there and is no checkpoint" in done.stderr
+    assert os.listdir("run/step-2") == [name] and latest(tree_now()) == 1
+    shutil.rmtree("run/step-2")
+    must("--steps", 3, start=("--resume", "run"))
+
+
 def test_a_disk_that_is_full_for_a_while(folder):  # noqa: F811
     """All calls of the second save fail: the run ends with an error, and the first one stays."""
     settings, _ = place(keeping)

@@ -133,11 +133,15 @@ def test_what_is_of_others_stays(step, tmp_path):
     assert (tmp_path / "c" / "training.json").read_bytes() == kept
 
 
-@pytest.mark.parametrize("what", ["file", "dangling", "link_to_file", "link_to_folder", "facts_of_others"])
+@pytest.mark.parametrize("what", ["file", "dangling", "link_to_file", "link_to_folder", "facts_of_others",
+                                  "weights"])
 def test_what_is_no_checkpoint_is_not_replaced(step, tmp_path, what):
     place, other = tmp_path / "c", tmp_path / "other"
     if what == "file":
         place.write_text("text")
+    elif what == "weights":
+        place.mkdir()
+        (place / "model.safetensors").write_text("weights")
     elif what == "facts_of_others":
         place.mkdir()
         (place / "training.json").write_text('{"epochs": 3}')
