@@ -8,7 +8,7 @@ patterns. A file imports only files of its own row and of the rows above:
 
     ir, builder, printer      the graph dialect as Python objects, and its text
     errors, locations         exceptions and their messages; the source lines that they name
-    process_state             what a forward changes in the process
+    process_state, randomness what a forward changes in the process; what random operators compute
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, rewritten as tensor code

@@ -21,6 +21,7 @@ from .builder import Builder
 from .ir import DTYPES, TORCH_DTYPES, GraphError, Origin, RandomId, TensorType, Value, type_of
 from .locations import DYNAMIC, location_of
 from .regions import checkpoint_of, is_outside_autocast
+from .randomness import Randomness
 from .registry import Unsupported, converter_for
 from .widen import eager_result
 
@@ -28,7 +29,8 @@ from .widen import eager_result
 class Conversion:
     """The state of the conversion of one FX graph; converters take it as `c`."""
 
-    def __init__(self, builder: Builder, evaluator: Evaluator, rng: Value, random: bool = True,
+    def __init__(self, builder: Builder, evaluator: Evaluator, rng: Value,
+                 random: Randomness = Randomness.DRAWN,
                  groups: Any = None, batch: int = -1):
         self.b = builder
         #: The groups of samples with separate batch statistics, and the size of the batch.
@@ -36,8 +38,7 @@ class Conversion:
         self.batch = batch
         #: Locations of the operators that compute batch statistics.
         self.batch_statistics: list[tuple[str, int, int] | None] = []
-        #: Whether random numbers are drawn; if not, dropout keeps all elements and uniform
-        #: numbers are 0.5, as in evaluation.
+        #: What random operators compute.
         self.random = random
         self.evaluator = evaluator
         self._rng = rng

@@ -24,6 +24,7 @@ from .matching import apply_patterns
 from .model_tensors import ModelTensors, module_name
 from .patterns import PATTERNS
 from .policy import PrecisionPolicy
+from .randomness import Randomness
 from .widen import is_narrow, widened
 
 #: The result of each entry.
@@ -34,7 +35,8 @@ LARGE_CONSTANT = 1024
 
 
 def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
-                  groups: Groups = Groups(), random: bool = True, wide: bool = False,
+                  groups: Groups = Groups(), random: Randomness = Randomness.DRAWN,
+                  wide: bool = False,
                   policy: PrecisionPolicy = PrecisionPolicy()) -> Function:
     """Converts one exported program to the function `name` of the module; `wide` tells whether
     `widen` has changed the program. Raises UnsupportedError or TraceError."""

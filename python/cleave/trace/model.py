@@ -25,6 +25,7 @@ from .modes import evaluated, evaluation_entry
 from .module_checks import refuse_hooks, refuse_shared_memory
 from .policy import PrecisionPolicy
 from .printer import Printer
+from .randomness import Randomness
 from .repeat import Repeated, repeat
 from .widen import PRECISIONS, parameter_types, widen
 
@@ -46,8 +47,8 @@ class TracedModel:
     #: The same module as `mlir`, in which the locations of arguments are their names instead of
     #: their places in the text, for a compiler that is not given a file.
     named_mlir: str
-    #: Returns the same model with the entry `@loss` alone and without random numbers: dropout
-    #: keeps all elements, and uniform numbers are 0.5. Its `mlir` has the form of `named_mlir`.
+    #: Returns the same model with the entry `@loss` alone and without drawn numbers: those of
+    #: `Randomness.COUNTED`. Its `mlir` has the form of `named_mlir`.
     deterministic: Callable[[], TracedModel] | None = None
     #: Names of the buffers that a step writes.
     written: tuple[str, ...] = ()
@@ -155,15 +156,15 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     functions = [converted("loss", loss, groups)]
 
     @functools.cache
-    def without_random_numbers() -> Function:
+    def without_random_numbers(random: Randomness = Randomness.NONE) -> Function:
         drawing = any(a.role == "rng" for a in functions[0].arguments)
-        return converted("loss", loss, groups, False) if drawing else functions[0]
+        return converted("loss", loss, groups, random) if drawing else functions[0]
 
     evaluation = evaluated(module, call, loss_fn, logits, groups)
     if wide and evaluation.exported is not None:
         widen(evaluation.exported.program)
     evaluate, unevaluated = evaluation_entry(
-        lambda: converted("evaluate", evaluation.exported, groups, False), evaluation,
+        lambda: converted("evaluate", evaluation.exported, groups, Randomness.NONE), evaluation,
         None if tensors.written else without_random_numbers)
     if evaluate is not None:
         functions.append(evaluate)
@@ -207,7 +208,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     def deterministic() -> TracedModel:
         function = functions[0]
         if any(a.role == "rng" for a in function.arguments):
-            function = without_random_numbers()
+            function = without_random_numbers(Randomness.COUNTED)
             _freeze(function, unused)
             for layers in repeated:
                 function = repeat(function, layers)

@@ -35,6 +35,6 @@ def converter_for(target: Any) -> Callable[..., Any] | None:
     """Returns the converter of an operator, or None. Imports all converters first."""
     from .converters import (  # noqa: F401
         activation, assignment, batch_norm, bits, contraction, convolution, diagonal, division,
-        elementwise, functions, index, loss, memory, neural, order, padding, quantile, reduction,
-        scan, scatter, shape, statistics, trigonometry, windows)
+        elementwise, functions, index, loss, memory, neural, order, padding, quantile, random,
+        reduction, scan, scatter, shape, statistics, trigonometry, windows)
     return CONVERTERS.get(target)

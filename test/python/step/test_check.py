@@ -279,3 +279,83 @@ def test_another_shape_is_not_compared_again(monkeypatch):
     step = compile_net()
     monkeypatch.setattr(cleave.check, "compare", None)
     step(X[:5], Y[:5])
+
+
+# Random numbers -----------------------------------------------------------------------
+
+DRAWS = {
+    "gumbel_softmax": lambda y, x: F.gumbel_softmax(y, tau=1.0) * x,
+    "gumbel_softmax, hard": lambda y, x: F.gumbel_softmax(y, tau=1.0, hard=True) * x,
+    "bernoulli": lambda y, x: y * torch.bernoulli(torch.full_like(y, 0.7)),
+    "bernoulli of a number": lambda y, x: y * torch.bernoulli(x, 0.7),
+    "bernoulli_ of a tensor": lambda y, x: y * torch.empty_like(y).bernoulli_(x.sigmoid()),
+    "stochastic depth": lambda y, x: x + y * x.new_empty((x.shape[0], 1)).bernoulli_(0.8).div_(0.8),
+    "dropout in place": lambda y, x: F.dropout(y, 0.3, inplace=True) * x,
+    "dropout1d": lambda y, x: F.dropout1d(y[:, :, None], 0.3)[..., 0],
+    "exponential_": lambda y, x: y * torch.empty_like(y).exponential_(2.0),
+    "geometric_": lambda y, x: y * torch.empty_like(y).geometric_(0.3),
+    "cauchy_": lambda y, x: y * torch.empty_like(y).cauchy_().tanh(),
+    "log_normal_": lambda y, x: y * torch.empty_like(y).log_normal_(0.0, 0.5),
+    "normal_": lambda y, x: y * torch.empty_like(y).normal_(1.0, 2.0),
+    "normal": lambda y, x: y * torch.normal(x, x.abs()) + y * torch.normal(1.0, 2.0, x.shape),
+    "randn": lambda y, x: y * torch.randn(y.shape),
+    "argsort": lambda y, x: y.gather(1, torch.rand(y.shape).argsort(1)) * x,
+    "topk": lambda y, x: y.gather(1, torch.rand(y.shape).topk(3, 1)[1]) * x[:, :3],
+    "randint": lambda y, x: y.gather(1, torch.randint(0, 6, y.shape)) * x,
+    "randint from": lambda y, x: y * torch.randint_like(y, 2, 6),
+    "randperm": lambda y, x: y[torch.randperm(y.shape[0])] * x,
+    "uniform_": lambda y, x: y * torch.empty_like(y).uniform_(-1, 2),
+    "distribution": lambda y, x: y * torch.distributions.Gumbel(x, 1.0).rsample(),
+}
+
+
+class Drawing(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.draw = nn.Linear(6, 6), draw
+
+    def forward(self, x):
+        return self.draw(self.a(x), x).pow(2).mean()
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_raise_no_alarm(name):
+    """The step draws other numbers each time, around the mean of eager code."""
+    module, x = Drawing(DRAWS[name]), torch.randn(32, 6, generator=torch.Generator().manual_seed(3))
+    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.0), check="on")
+    ours = torch.tensor([float(step(x)) for _ in range(40)])
+    with torch.no_grad():
+        theirs = torch.tensor([float(module(x)) for _ in range(40)])
+    spread = ((ours.var() + theirs.var()) / 40).sqrt()
+    assert ours.unique().numel() > 30 and abs(ours.mean() - theirs.mean()) < 5 * spread
+
+
+def test_a_wrong_threshold_of_a_draw_is_found(monkeypatch):
+    cleave.trace.registry.converter_for(aten.bernoulli.p)
+    monkeypatch.setitem(CONVERTERS, aten.bernoulli.p, lambda c, x, p=0.5, **_:
+                        CONVERTERS[aten.bernoulli.Tensor](c, x, 0.4))
+    with pytest.raises(cleave.CompileError, match="differs from eager PyTorch"):
+        cleave.compile(Drawing(DRAWS["stochastic depth"]), (X,), threads=1)
+
+
+# Where eager code has no number -------------------------------------------------------
+
+
+class Undefined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.tensor([1.0, 100.0])), nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return (torch.where(x > 0, 0.0, (self.w * x.abs()).exp()) * torch.tanh(self.b)).sum()
+
+
+def test_gradients_that_eager_code_does_not_have(monkeypatch, caplog):
+    x = torch.tensor([[-1.0, 1.0]])
+    with caplog.at_level(logging.WARNING, "cleave"):
+        cleave.compile(Undefined(), (x,), threads=1)
+    assert "gradients of eager PyTorch are NaN" in caplog.text and ": w" in caplog.text
+    broken(monkeypatch, aten.tanh.default, on_tanh(-1))
+    with pytest.raises(cleave.CompileError, match="the gradient of b is off"):
+        cleave.compile(Undefined(), (x,), threads=1)

@@ -16,6 +16,7 @@ rows above:
     statistics, scan, order, quantile
                               variances and norms; cumulative operators; sorting
     assignment, scatter       writes by index
-    neural, batch_norm, loss  norms, attention, dropout, losses
+    random, neural, batch_norm, loss
+                              dropout and random numbers; norms, attention, losses
     complex, narrow           complex numbers as pairs; integers that the dialect lacks
 """

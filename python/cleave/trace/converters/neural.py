@@ -11,6 +11,7 @@ import torch
 from ..attention import build_attention
 from .reduction import mean_of, reduced
 from ..ir import TORCH_DTYPES, TensorType, broadcast_shapes
+from ..randomness import Randomness
 from ..registry import Unsupported, aten, converts
 
 
@@ -117,73 +118,6 @@ def safe_softmax(c, x, dim, dtype=None):
     return b.select(none, zero, _softmax(c, b.select(none, zero, x), dim, False))
 
 
-def with_dropout(c, x, probability):
-    """Applies dropout with `probability` to `x`."""
-    if not probability:
-        return x
-    if probability == 1:
-        return c.b.full(0, x.type)
-    if not c.random:
-        return x
-    rng, site = c.new_random_op()
-    return c.b.dropout(x, rng, probability, site)
-
-
-@converts(aten.dropout.default)
-def dropout(c, x, p, train):
-    return with_dropout(c, x, p if train else 0)
-
-
-@converts(aten.native_dropout.default)
-def native_dropout(c, x, p, train):
-    return (with_dropout(c, x, p if train or train is None else 0), None)
-
-
-@converts(aten.feature_dropout.default)
-def feature_dropout(c, x, p, train):
-    if not train or not p or (p < 1 and not c.random):
-        return x
-    ones = c.b.full(1, TensorType(x.shape[:2] + (1,) * (x.type.rank - 2), x.dtype))
-    return c.b.binary("mul", x, with_dropout(c, ones, p))
-
-
-def _uniform(c):
-    """Draws numbers uniform in [0, 1) in the result's shape, at least in f32; without random
-    numbers, all are 0.5."""
-    wide = c.type.dtype if c.type.dtype in ("f32", "f64") else "f32"
-    type = TensorType(c.type.shape, wide)
-    if not c.random:
-        return c.b.full(0.5, type)
-    rng, site = c.new_random_op()
-    return c.b.uniform(type, rng, site)
-
-
-@converts(aten.rand.default, aten.rand_like.default)
-def rand(c, *_, **__):
-    return c.b.cast(_uniform(c), c.type.dtype)
-
-
-@converts(aten.uniform.default)
-def uniform(c, x, low=0.0, high=1.0, generator=None):
-    drawn = _uniform(c)
-    scaled = c.b.binary("mul", drawn, c.b.scalar(high - low, drawn.dtype))
-    return c.b.cast(c.b.binary("add", scaled, c.b.scalar(low, drawn.dtype)), c.type.dtype)
-
-
-@converts(aten.randn.default, aten.randn_like.default)
-def randn(c, *_, **__):
-    """Draws normal numbers by the Box-Muller transform. In evaluation, where both uniform numbers
-    are 0.5, they are 0."""
-    b = c.b
-    radius, angle = _uniform(c), _uniform(c)
-    dtype = radius.dtype
-    # 1 - u is never 0.
-    left = b.binary("sub", b.scalar(1, dtype), radius)
-    length = b.unary("sqrt", b.binary("mul", b.unary("log", left), b.scalar(-2, dtype)))
-    turned = b.unary("sin", b.binary("mul", angle, b.scalar(2 * math.pi, dtype)))
-    return b.cast(b.binary("mul", length, turned), c.type.dtype)
-
-
 @converts(aten.scaled_dot_product_attention.default)
 def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p=0.0,
                                  is_causal=False, *, scale=None, enable_gqa=False):
@@ -216,7 +150,7 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
         query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
                              for x in (query, key, value))
     rng = site = None
-    dropout_p = dropout_p if c.random else 0.0
+    dropout_p = dropout_p if c.random is Randomness.DRAWN else 0.0
     if dropout_p:
         rng, site = c.new_random_op()
     result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,
