@@ -67,6 +67,8 @@ public:
     if (mlir::failed(schedule))
       throw CompileFailure(messages);
     completeReport(compiled.report, std::move(*schedule));
+    // Its threads end: a step has a program for each shape, and keeps them.
+    context->disableMultithreading();
   }
 
   /// In a form of `parseScheduleFormat`; with the timeline of the trace at the

@@ -246,3 +246,15 @@ def test_forked_processes_end(end):
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                             timeout=PATIENCE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert result.returncode == 0 and result.stdout.strip() == "True", result.stderr
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="there is no /proc")
+def test_shapes_leave_no_threads():
+    """A step that has seen five shapes of batches has the threads of one."""
+    step = cleave.compile(nn.Linear(4, 4), (torch.ones(4, 4), torch.ones(4, 4)), F.mse_loss,
+                          threads=2)
+    found = []
+    for samples in (4, 1, 2, 3, 5):
+        step(torch.ones(samples, 4), torch.ones(samples, 4))
+        found.append(len(os.listdir("/proc/self/task")))
+    assert max(found) == found[0], found
