@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import hashlib
 import json
@@ -238,11 +239,19 @@ def _interrupt(processes) -> None:
 
     def watch():
         while not processes.is_unnoticed(GRACE):
-            time.sleep(0.2)
+            if ended.wait(0.2):
+                return
         said.append(processes.error())
         signal.pthread_kill(main.ident, signal.SIGURG)
 
-    said, main = [], threading.main_thread()
+    def end():
+        ended.set()
+        thread.join()
+
+    said, main, ended = [], threading.main_thread(), threading.Event()
+    thread = threading.Thread(target=watch, name="cleave-launch", daemon=True)
     if threading.current_thread() is main and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
         signal.signal(signal.SIGURG, stop)
-        threading.Thread(target=watch, name="cleave-launch", daemon=True).start()
+        thread.start()
+        # A thread that holds what the module has made would keep it after its end.
+        atexit.register(end)
