@@ -339,12 +339,17 @@ class LAMB(Optimizer):
     eps: float = 1e-6
     #: Added to the step times the parameter, before the step's norm is taken.
     weight_decay: float = 1e-2
+    #: Whether the step of a parameter without weight decay is scaled too, as in the paper;
+    #: False: it is Adam's, as in apex' FusedLAMB (`use_nvlamb=False`) and timm's Lamb.
+    always_adapt: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_betas(self.betas)
         check("eps", self.eps)
         check("weight_decay", self.weight_decay)
+        if not isinstance(self.always_adapt, bool):
+            raise ValueError(f"always_adapt is {self.always_adapt!r}; it must be True or False")
 
 
 @dataclasses.dataclass

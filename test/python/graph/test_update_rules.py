@@ -125,13 +125,14 @@ def lion(beta1=0.9, beta2=0.99, decay=0.0):
     return Numpy(update)
 
 
-def lamb(beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01):
+def lamb(beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, always_adapt=True):
     def update(p, g, state, t, lr):
         m = state["exp_avg"] = beta1 * state.get("exp_avg", 0) + (1 - beta1) * g
         v = state["exp_avg_sq"] = beta2 * state.get("exp_avg_sq", 0) + (1 - beta2) * g * g
         r = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps) + decay * p
         own, step = np.linalg.norm(p), np.linalg.norm(r)
-        return p - lr * (own / step if own > 0 and step > 0 else 1.0) * r
+        adapts = own > 0 and step > 0 and (decay != 0 or always_adapt)
+        return p - lr * (own / step if adapts else 1.0) * r
     return Numpy(update)
 
 
@@ -211,6 +212,9 @@ def test_lamb(clip, kind):
     run("lamb", lamb(), clip=clip, kind=kind)
     run("lamb", lamb(0.8, 0.9, 1e-3, 0.0), clip=clip, kind=kind,
         settings="beta1=0.8 beta2=0.9 eps=1e-3 weight-decay=0.0")
+    for decay in (0.0, 0.01):
+        run("lamb", lamb(decay=decay, always_adapt=False), clip=clip, kind=kind,
+            settings=f"weight-decay={decay} always-adapt=false")
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.5])

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import cleave
+from cleave.testing.tools import run_tool, tool
 from test_adamw8bit import Reference
 from test_update_rules_native import LAMB, Lion
 
@@ -251,6 +252,31 @@ def test_updates_are_computed_in_f32(rule):
         train = step.ir("step").split("func.func @train", 1)[1].split("func.func", 1)[0]
         counts.append(sum("bf16" in line for line in train.splitlines()))
     assert counts[0] == counts[1] > 4
+
+
+def test_lamb_adapts_what_decays():
+    """Without `always_adapt`, as timm's Lamb and apex' FusedLAMB: a parameter without weight decay
+    has the step of Adam."""
+    model, start = build().double(), dict(build().named_parameters())
+    own = dict(model.named_parameters())
+    rules = {name: LAMB([p], lr=0.01, betas=(0.9, 0.999), eps=EPS, weight_decay=0.1) if p.ndim > 1
+             else torch.optim.Adam([p], lr=0.01, eps=EPS) for name, p in own.items()}
+    step = cleave.compile(build(), batches()[0], threads=1, check="off", optimizer=cleave.LAMB(
+        lr=0.01, eps=EPS, weight_decay=0.1, no_decay=lambda n, p: p.ndim < 2, always_adapt=False))
+    for ids, y in batches()[:STEPS]:
+        step(ids, y)
+        model.zero_grad()
+        model(ids, y.double()).backward()
+        for rule in rules.values():
+            rule.step()
+    for name, value in step.state_dict().items():
+        update = own[name].detach() - start[name].double()
+        error = (value.double() - start[name].double() - update).norm()
+        assert error <= 1e-3 * update.norm(), name
+    with pytest.raises(ValueError, match="always_adapt is 1; it must be True or False"):
+        cleave.LAMB(always_adapt=1)
+    assert "lamb: steps are relative to the parameter's norm also without weight decay (true)" in (
+        " ".join(run_tool([tool("cleave-compile"), "--help"]).split()))
 
 
 class Table(torch.nn.Module):

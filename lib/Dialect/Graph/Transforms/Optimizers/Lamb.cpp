@@ -14,8 +14,10 @@
 ///      + weight_decay * p
 /// p' = p - lr * |p| / |r| * r
 /// ```
-/// The ratio of norms is 1 if one of them is 0. Norms are those of a whole
-/// tensor of the framework: sums over its shards are added.
+/// The ratio of norms is 1 if one of them is 0, and, unless `always_adapt`, of
+/// a parameter without weight decay (as in NVIDIA's FusedLAMB and timm's Lamb).
+/// Norms are those of a whole tensor of the framework: sums over its shards are
+/// added.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -56,6 +58,12 @@ public:
          .value = 0.01,
          .text = "added to the step times the parameter, before its norm",
          .drawn = {0.0, 0.1, 0.5}},
+        {.name = "always_adapt",
+         .value = 1.0,
+         .text = "steps are relative to the parameter's norm also without "
+                 "weight decay",
+         .isFlag = true,
+         .drawn = {0.0, 1.0}},
     };
     return table;
   }
@@ -85,7 +93,14 @@ public:
     Value root = b.add(b.sqrt(b.div(v, b.wide(corrections[1]))),
                        b.constant(b.setting("eps")));
     Value r = b.div(b.div(m, b.wide(corrections[0])), root);
-    if (double decay = b.setting("weight_decay"))
+    double decay = b.setting("weight_decay");
+    auto results = [&](Value rate) -> SmallVector<Value> {
+      return {b.stored(b.sub(p, b.mul(rate, r)), b.parameter.argument()),
+              b.stored(m, b.state[0]), b.stored(v, b.state[1])};
+    };
+    if (decay == 0.0 && !b.setting("always_adapt"))
+      return results(b.wide(b.lr));
+    if (decay != 0.0)
       r = b.add(r, b.mul(p, b.constant(decay)));
     Value own = b.norm(p), step = b.norm(r);
     Value zero = b.constant(0.0), one = b.constant(1.0);
@@ -95,9 +110,7 @@ public:
     Value both = AndOp::create(b.builder, b.loc, moves,
                                b.compare(Predicate::ne, own, zero));
     ratio = b.expand(b.select(both, ratio, one), b.parameter.own());
-    Value rate = b.mul(b.wide(b.lr), ratio);
-    return {b.stored(b.sub(p, b.mul(rate, r)), b.parameter.argument()),
-            b.stored(m, b.state[0]), b.stored(v, b.state[1])};
+    return results(b.mul(b.wide(b.lr), ratio));
   }
 };
 
