@@ -9,6 +9,7 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "llvm/IR/Module.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace cleave;
@@ -117,6 +118,23 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
   // Out-of-range conversions saturate, so that they are the same on all
   // targets.
   auto toInteger = [&](ID id) -> llvm::Value * {
+    // Of few bits, by way of 32: saturating conversions to 8 are not vectors on
+    // most processors.
+    if (unsigned bits = result->getScalarSizeInBits(); bits > 1 && bits <= 16) {
+      bool isSigned = id == intrinsics::fptosi_sat;
+      llvm::Type *type = v[0]->getType();
+      auto constant = [&](double x) { return llvm::ConstantFP::get(type, x); };
+      double most = std::ldexp(1.0, isSigned ? bits - 1 : bits) - 1;
+      double least = isSigned ? -most - 1 : 0;
+      llvm::Value *x = b.CreateSelect(b.CreateFCmpOLT(v[0], constant(most)),
+                                      v[0], constant(most));
+      x = b.CreateSelect(b.CreateFCmpOGT(x, constant(least)), x,
+                         constant(least));
+      // NaN is 0.
+      x = b.CreateSelect(b.CreateFCmpORD(v[0], v[0]), x, constant(0));
+      return b.CreateTrunc(
+          b.CreateFPToSI(x, type->getWithNewType(b.getInt32Ty())), result);
+    }
     return b.CreateIntrinsic(id, {result, v[0]->getType()}, {v[0]});
   };
   using R = llvm::Value *;
