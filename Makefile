@@ -76,6 +76,9 @@ bench-cuda: cuda-bundle
 loss-cuda: cuda-bundle
 	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py loss $(FLAGS)
 
+all-cuda: cuda-bundle
+	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py all --out $(BUILD)/cuda-results $(FLAGS)
+
 sanitize-cuda: cuda-bundle
 	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py sanitize $(FLAGS)
 

@@ -4,8 +4,9 @@
 installed: programs, compiled models, and what the processor computed with them.
 
 On that machine, `python3 run_bundle.py test`, `bench`, `loss` and `sanitize` print results as JSON
-lines and tables. They need Python and a driver, and a torch of CUDA 13, whose libraries of NVIDIA
-they use. A folder of more than 64 MiB is a failure.
+lines and tables, and `all` does them in one call. They need Python and a driver, and a torch of
+CUDA 13, whose libraries of NVIDIA they use. A folder of more than 60 MiB, with the files of the
+repository, is a failure.
 """
 
 import argparse
@@ -78,10 +79,12 @@ TIMED = [
 #: Whose losses are compared with PyTorch's: one part, so that each sample weighs the same.
 LOSSES = [("gpt2-124m", GPT2, 8, 1, F32)]
 TINY = dict(hidden=64, layers=2, heads=2, seq=64, vocab=512)
-SCRIPTS = ["run_bundle.py", "torch_gpt.py", "device_memory.py", "kernel_rates.py",
-           "library_versions.py"]
-#: What the folder may have.
-MOST_BYTES = 64 << 20
+SCRIPTS = ["run_bundle.py", "one_call.py", "torch_gpt.py", "device_memory.py", "device_clocks.py",
+           "kernel_rates.py", "library_versions.py", "products.py"]
+#: Those of two ranks, which two processes compute on one card.
+BY_NCCL = ("gpt-zero2", "gpt-sp", "gpt-zb")
+#: What the folder may have, with the files of the repository.
+MOST_BYTES = 60 << 20
 LIBRARIES = ["libgomp.so.1", "libstdc++.so.6"]
 
 
@@ -99,7 +102,7 @@ def losses_of(build, artifact, tokens, steps):
     log = artifact.parent / "log"
     log.unlink(missing_ok=True)
     subprocess.run([tool(build, "cleave-run"), artifact, "--random-init", "--data", tokens,
-                    f"--steps={steps}", "--lr=1e-3", "--log", log],
+                    f"--steps={steps}", "--lr=1e-3", "--label-shift=0", "--log", log],
                    check=True, stdout=subprocess.DEVNULL)
     return [json.loads(line)["loss"] for line in log.read_text().splitlines()
             if "loss" in json.loads(line)]
@@ -134,10 +137,22 @@ def copy_program(source, target):
 def size_of(folder):
     """Its bytes; ends the process where they are too many to be carried."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if size > MOST_BYTES:
-        sys.exit(f"{folder}: the bundle has {size / 2**20:.1f} MiB, but it may have at most "
-                 f"{MOST_BYTES >> 20}")
+    tree = size_of_tree()
+    if size + tree > MOST_BYTES:
+        sys.exit(f"{folder}: the bundle has {size / 2**20:.1f} MiB, and the repository "
+                 f"{tree / 2**20:.1f}, but they may have at most {MOST_BYTES >> 20} together")
     return size
+
+
+def size_of_tree():
+    """The bytes of the files of the repository, which go to the machine too; 0 without git."""
+    top = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=HERE, capture_output=True,
+                         text=True).stdout.strip()
+    if not top:
+        return 0
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=top, capture_output=True).stdout
+    paths = [pathlib.Path(top) / os.fsdecode(name) for name in listed.split(b"\0") if name]
+    return sum(path.lstat().st_size for path in paths if path.is_file())
 
 
 class Bundle:
@@ -218,6 +233,7 @@ class Bundle:
                      for run in self.add_case(case)],
             "bench": [own for case in timed for own in self.add_gpt("bench", *case)],
             "loss": [own for case in losses for own in self.add_gpt("loss", *case)]}
+        cases["nccl"] = [case for case in cases["test"] if case["name"] in BY_NCCL]
         cases["sanitize"] = [case for case in cases["test"] if case["name"] in SANITIZED]
         (out / "cases.json").write_text(json.dumps(cases, indent=1))
         return {"bundle": str(out), "mib": round(size_of(out) / 2**20, 1),

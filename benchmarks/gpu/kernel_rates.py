@@ -36,6 +36,20 @@ def last_step(path):
     return found
 
 
+def collectives(path):
+    """Count and microseconds of each collective of the last traced step, the longest first."""
+    with open(path) as file:
+        events = json.load(file)["traceEvents"]
+    began = max((event["ts"] for event in events if event.get("cat") == "step"), default=0)
+    found = collections.defaultdict(lambda: [0, 0.0])
+    for event in events:
+        if event.get("cat") == "communication" and event["ts"] >= began:
+            found[short(event["name"])][0] += 1
+            found[short(event["name"])][1] += event["dur"]
+    return [{"label": label, "class": "collectives", "count": count, "us_each": us / count}
+            for label, (count, us) in sorted(found.items(), key=lambda item: -item[1][1])]
+
+
 def join(measured, commands):
     """The rows of `commands` (label, kind, count, bytes, operations, seconds: sums over a step)
     with the measured `us` of each, and what does not match: microseconds of labels that have no
@@ -79,6 +93,22 @@ def by_label(joined, copy_rate, least=64e6):
                      "mb_each": size / count / 1e6, "gb_per_s": rate / 1e9,
                      "share_of_copy": rate / copy_rate if copy_rate else None})
     return rows
+
+
+def by_command(joined, name):
+    """Of each label of a class (products, attention, kernels): how often it runs in a step, its
+    time, and its rates; the longest first."""
+    sums = collections.defaultdict(lambda: [0, 0.0, 0.0, 0.0])
+    for row in joined:
+        if class_of(row["kind"]) == name:
+            entry = sums[short(row["label"])]
+            for i, value in enumerate((row["count"], row["us"], row["bytes"], row["operations"])):
+                entry[i] += value
+    return [{"label": label, "class": name, "count": count, "us_each": us / count, "ms": us / 1e3,
+             "tflops": operations / us / 1e6 if operations else None,
+             "gb_per_s": size / us / 1e3}
+            for label, (count, us, size, operations)
+            in sorted(sums.items(), key=lambda item: -item[1][1]) if count and us]
 
 
 def by_kind(joined):

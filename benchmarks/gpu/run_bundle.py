@@ -7,6 +7,9 @@
   loss   trains GPT-2 from the same weights on the same tokens by Cleave and by PyTorch, in bf16,
          and compares both with PyTorch in f32
   sanitize  runs a small model under the checkers of compute-sanitizer, where it is installed
+  all    in one call of at most nine minutes: versions, test, NCCL by two processes on one card,
+         bench of three models with one mode of PyTorch, products of cuBLASLt, and ncu, with
+         clocks and watts; leaves results.jsonl, tables.txt and all.tgz, which has everything
 
 Prints results as lines of JSON, then tables; progress goes to standard error. The status is 1 if
 something failed or a comparison did not pass, and 0 also where time did not suffice for all."""
@@ -30,13 +33,15 @@ import time
 
 import device_memory
 import kernel_rates
+import device_clocks
 import library_versions
+import one_call
 
 HERE = pathlib.Path(__file__).resolve().parent
 #: Dense 16-bit FLOP/s of H100 and H200, by which utilisation is given.
 PEAK = 989e12
 #: Seconds of each part, unless --limit is given: half an hour for all.
-LIMITS = {"test": 540, "bench": 540, "loss": 540, "sanitize": 180}
+LIMITS = {"test": 540, "bench": 540, "loss": 540, "sanitize": 180, "all": one_call.SECONDS}
 #: Checkers of compute-sanitizer: of memory accesses, of shared memory, and of barriers.
 CHECKERS = ("memcheck", "racecheck", "synccheck")
 #: The status with which compute-sanitizer ends where a checker has found something.
@@ -83,7 +88,9 @@ class Run:
 
     def __init__(self, options, folder, programs):
         self.options, self.folder, self.began = options, folder, time.time()
-        self.programs = programs
+        self.programs, self.here = programs, HERE
+        self.clocks, self.deadline = None, math.inf
+        self.window = (self.began, self.began)
         self.failed = 0
         self.skipped = []
         self.used = device_memory.by_nvml() or device_memory.by_command()
@@ -92,7 +99,17 @@ class Run:
 
     def left(self):
         """Seconds."""
-        return self.options.limit - (time.time() - self.began)
+        return min(self.options.limit, self.deadline) - (time.time() - self.began)
+
+    def program(self):
+        return HERE / "bin" / "cleave-run"
+
+    def tokens(self, case=None):
+        return spread_tokens(self, case) if case else HERE / "tokens.bin"
+
+    def last_clocks(self):
+        """Clocks and watts while the last process ran; None where nothing samples them."""
+        return self.clocks and self.clocks.between(*self.window)
 
     def say(self, **facts):
         """A line of JSON, also in the folder of results."""
@@ -117,7 +134,7 @@ class Run:
             self.note(f"{what} ...")
             return True
         self.skipped.append(what)
-        self.say(skipped=what, why=f"--limit {self.options.limit:g} s")
+        self.say(skipped=what, why=f"--limit {self.options.limit:g} s")  # Of all, or its part.
         return False
 
     def fail(self, **facts):
@@ -129,6 +146,7 @@ class Run:
         (standard output, "") or (None, what went wrong). With it end all processes that it has
         begun, as the workers of torch.compile."""
         seconds = max(1, min(seconds, self.left()))
+        begin = time.time()
         out, err = (self.folder / f"{name}.{kind}" for kind in ("out", "err"))
         with open(out, "w") as stdout, open(err, "w") as stderr:
             process = subprocess.Popen([str(word) for word in command], stdout=stdout,
@@ -144,6 +162,7 @@ class Run:
                 except ProcessLookupError:
                     pass
                 process.wait()
+        self.window = (begin, time.time())
         said = out.read_text(errors="replace")
         if status == 0:
             return said, ""
@@ -170,7 +189,7 @@ class Run:
         log = self.folder / f"{name}.log"
         log.unlink(missing_ok=True)
         said, why = self.execute([*under, HERE / "bin" / "cleave-run", self.artifact(artifact),
-                                  f"--steps={steps}", "--log", log, *flags], name,
+                                  f"--steps={steps}", "--log", log, "--label-shift=0", *flags], name,
                                  environment(env), seconds)
         if said is None:
             return None, why
@@ -349,7 +368,8 @@ def bench_cleave(run, case, rates):
                  breakdown=lines[max(traced, 2) - 1]["breakdown"], loss=lines[-1]["loss"],
                  arena=case["arena"], outside=case["outside"], planned=planned, used=watch.peak,
                  used_by_planned=ratio(watch.peak, planned),
-                 unexplained=None if watch.peak is None else watch.peak - planned)
+                 unexplained=None if watch.peak is None else watch.peak - planned,
+                 clocks=run.last_clocks())
     prediction = case.get("prediction") or {}
     if prediction.get("seconds"):
         facts["predicted_ms"] = {prediction["device"]: 1e3 * prediction["seconds"]}
@@ -373,11 +393,25 @@ def kernels(run, case, trace, rates):
         kinds = kernel_rates.by_kind(joined)
         labels = kernel_rates.by_label(joined, copy and copy * 1e9, run.options.least_mb * 1e6)
         run.say(model=case["name"], **rest)
+        commands_of(run, case, joined, trace)
     for row in kinds:
         run.say(model=case["name"], **row)
     for row in labels:
         run.say(model=case["name"], **row)
     return dict(kinds=kinds, labels=labels)
+
+
+def commands_of(run, case, joined, trace):
+    """Tables of each product, attention, kernel and collective."""
+    for name in ("products", "attention", "kernels"):
+        rows = kernel_rates.by_command(joined, name)
+        for row in rows:
+            run.say(model=case["name"], **row)
+        run.table(f"{case['name']}: {name}", ["label", "count", "us", "ms", "TFLOP/s", "GB/s"],
+                  [[row["label"], row["count"], row["us_each"], row["ms"], row["tflops"],
+                    row["gb_per_s"]] for row in rows[:40]])
+    for row in kernel_rates.collectives(trace):
+        run.say(model=case["name"], **row)
 
 
 def bench_torch(run, case, mode):
@@ -393,12 +427,14 @@ def bench_torch(run, case, mode):
     if facts is None:
         run.fail(**by, failed=why)
         return None
-    facts = {**facts, **speed(case, facts["ms"]), "used": watch.peak}
+    facts = {**facts, **speed(case, facts["ms"]), "used": watch.peak,
+             "clocks": run.last_clocks()}
     run.say(**by, **facts)
     return facts
 
 
-def bench(run, cases):
+def bench(run, cases, stages=None):
+    """With `stages`, Cleave's models come first, and each has its time."""
     rates = {}
     if run.enough("rates of this machine"):
         found, why = run.torch("rates", "rates", seconds=120)
@@ -407,13 +443,22 @@ def bench(run, cases):
     modes = [mode for mode in run.options.modes.split(",") if mode]
     ours, theirs = {}, {case["beside"]: {} for case in cases}
     # What matters most comes first, should time run out: Cleave and the first mode of all models.
+    work = []
     for index, mode in enumerate([None, *modes] if not modes else modes):
         for case in cases:
-            name = case["name"]
-            if index == 0 and run.enough(f"{name}: cleave"):
-                ours[name] = bench_cleave(run, case, rates)
-            if mode and case["beside"] == name and run.enough(f"{name}: torch {mode}"):
-                theirs[name][mode] = bench_torch(run, case, mode)
+            work += [(None, case)] if index == 0 else []
+            work += [(mode, case)] if mode and case["beside"] == case["name"] else []
+    if stages:
+        work.sort(key=lambda one: one[0] is not None)
+    began = None
+    for mode, case in work:
+        name = case["name"]
+        if stages and mode and not began:
+            began = stages.begin("torch") or True
+        if mode is None and run.enough(f"{name}: cleave"):
+            ours[name] = bench_cleave(run, case, rates)
+        if mode and run.enough(f"{name}: torch {mode}"):
+            theirs[name][mode] = bench_torch(run, case, mode)
     for case in cases:
         compare(run, case["name"], ours.get(case["name"]), theirs[case["beside"]])
     tables(run, cases, rates, ours, theirs)
@@ -486,6 +531,29 @@ def tables(run, cases, rates, ours, theirs):
                       ["label", "count", "us", "MB", "GB/s", "of copies"],
                       [[row["label"], row["count"], row["us_each"], row["mb_each"],
                         row["gb_per_s"], row["share_of_copy"]] for row in own["labels"]])
+
+
+# all ----------------------------------------------------------------------------------
+
+
+def everything(run, cases):
+    """Each part in turn, within its time."""
+    stages = one_call.Stages(run)
+    stages.begin("versions")
+    with device_clocks.Clocks(run.folder / "clocks.csv") as run.clocks:
+        stages.begin("equality")
+        test(run, cases["test"])
+        stages.begin("nccl")
+        one_call.nccl(run, cases["nccl"], environment())
+        stages.begin("cleave")
+        bench(run, [case for case in cases["bench"] if not case["flags"]], stages)
+        stages.begin("products")
+        one_call.products(run, [case for case in cases["bench"] if not case["flags"]],
+                          environment())
+        stages.begin("ncu")
+        one_call.profile(run, cases["bench"][0], environment())
+        run.deadline = math.inf
+        run.say(samples=len(run.clocks.rows), of_the_clocks=bool(run.clocks.sample))
 
 
 # loss ---------------------------------------------------------------------------------
@@ -627,15 +695,23 @@ def main():
         "first, of which the last gives the rates of kernels; 0: none (default: %(default)s)")
     add("--least-mb", type=float, default=64, metavar="MB", help="bench: the rates of commands "
         "that move more are printed (default: %(default)g)")
+    add("--sustain", type=float, default=2, metavar="SECONDS", help="all: of each of the five "
+        "largest products (default: %(default)g)")
     add("--checkers", default=",".join(CHECKERS), metavar="NAMES",
         help="sanitize: tools of compute-sanitizer, with commas (default: %(default)s)")
     add("--out", metavar="FOLDER", help="keep results (results.jsonl, tables.txt), logs and "
         "traces there")
     options = parser.parse_args()
-    everything = json.loads((HERE / "cases.json").read_text())
-    cases = choose(everything[options.part], options.only)
+    known = json.loads((HERE / "cases.json").read_text())
+    if options.part == "all":
+        options.modes = options.modes.split(",")[0]
+        cases = {part: choose(known[part], options.only) for part in ("test", "nccl", "bench")}
+        cases = cases if any(cases.values()) else {}
+    else:
+        cases = choose(known[options.part], options.only)
     if options.list:
-        print("\n".join(case["name"] for case in cases))
+        parts = cases.values() if options.part == "all" else [cases]
+        print("\n".join(case["name"] for part in parts for case in part))
         return
     if not cases:
         parser.error(f"no case of {options.part} is named '{options.only}': see --list")
@@ -645,21 +721,32 @@ def main():
         options.steps = 100 if options.part == "loss" else 30
     if options.steps < 1 or options.trace_steps < 0:
         parser.error("--steps must be at least 1, and --trace-steps at least 0")
-    folder = pathlib.Path(options.out or tempfile.mkdtemp())
-    folder.mkdir(parents=True, exist_ok=True)
+    out = pathlib.Path(options.out or ("results" if options.part == "all" else
+                                       tempfile.mkdtemp()))
+    out.mkdir(parents=True, exist_ok=True)
+    # One call leaves few files.
+    folder = pathlib.Path(tempfile.mkdtemp()) if options.part == "all" else out
     # Programs are large, and not kept with the results.
     programs = pathlib.Path(tempfile.mkdtemp())
     try:
         run = Run(options, folder, programs)
         run.say(part=options.part, machine=machine(), python=sys.version.split()[0],
                 libraries=versions(), limit_s=options.limit)
-        {"test": test, "bench": bench, "loss": loss,
-         "sanitize": sanitize}[options.part](run, cases)
+        {"test": test, "bench": bench, "loss": loss, "sanitize": sanitize,
+         "all": everything}[options.part](run, cases)
         if run.skipped:
             print("\nskipped, for --limit: " + "; ".join(run.skipped))
     finally:
         shutil.rmtree(programs, ignore_errors=True)
-        if not options.out:
+        if options.part == "all":
+            run.lines.flush()
+            for tokens in folder.glob("*.bin"):  # They can be drawn again.
+                tokens.unlink()
+            one_call.archive(folder, out, one_call.name_of(machine()))
+            for name in ("results.jsonl", "tables.txt"):
+                if (folder / name).exists():
+                    shutil.copy(folder / name, out / name)
+        if folder != out or not options.out and options.part != "all":
             shutil.rmtree(folder, ignore_errors=True)
     sys.exit(1 if run.failed else 0)
 

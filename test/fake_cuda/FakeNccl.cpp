@@ -7,7 +7,8 @@
 ///
 /// \file
 /// libnccl.so.2 for machines without a device, next to the fake driver in the
-/// same folder: for ranks that are threads of one process. The calls of a group
+/// same folder: for ranks that are threads of one process; an identity of
+/// another process is refused. The calls of a group
 /// are one op of each stream, which runs when all that take part have reached
 /// theirs: collectives of a communicator match in the order of calls, messages
 /// in the order of each pair. Sums are in the order of a ring, which begins
@@ -45,6 +46,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <unistd.h>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -185,7 +187,8 @@ void reduce(const std::vector<const char *> &srcs,
     T sum{};
     for (size_t k = 0; k < members; ++k) {
       T own;
-      std::memcpy(&own, srcs[(first + k) % members] + i * sizeof(T), sizeof own);
+      std::memcpy(&own, srcs[(first + k) % members] + i * sizeof(T),
+                  sizeof own);
       sum = k == 0 ? own : combine(sum, own, operation);
     }
     sums[i - from] = sum;
@@ -357,8 +360,7 @@ void perform(const Exchange &exchange) {
   auto root = static_cast<size_t>(any.peer);
   switch (any.kind) {
   case AllReduce:
-    return reduce(any.type, srcs, dsts, 0, any.count, any.count,
-                  any.operation);
+    return reduce(any.type, srcs, dsts, 0, any.count, any.count, any.operation);
   case Reduce:
     return reduce(any.type, srcs, {dsts[root]}, 0, any.count, any.count,
                   any.operation);
@@ -432,7 +434,8 @@ bool isReady(void *data) {
   double patience = 20;
   if (const char *text = std::getenv("CLEAVE_FAKE_NCCL_PATIENCE"))
     patience = std::strtod(text, nullptr);
-  if (std::chrono::duration<double>(Clock::now() - s.moved).count() > patience) {
+  if (std::chrono::duration<double>(Clock::now() - s.moved).count() >
+      patience) {
     std::string text = "no exchange ends:";
     for (const Op *other : s.waiting)
       text += describe(*other);
@@ -473,8 +476,8 @@ std::shared_ptr<Exchange> enter(Communicator &own, const Call &call) {
                                    ? std::pair(own.member, call.peer)
                                    : std::pair(call.peer, own.member);
     // Counted at each end.
-    size_t &number = own.messages[{call.kind == Send ? pair.first : -1 - pair.first,
-                                   pair.second}];
+    size_t &number = own.messages[{
+        call.kind == Send ? pair.first : -1 - pair.first, pair.second}];
     key = {pair.first, pair.second, number++};
     if (call.kind == Receive)
       end += INT_MAX / 2;
@@ -494,8 +497,8 @@ std::shared_ptr<Exchange> enter(Communicator &own, const Call &call) {
                      : other.kind == call.kind && other.peer == call.peer &&
                            other.operation == call.operation);
     if (!same)
-      die("members of " + own.clique->name + " make different calls: " +
-          other.text() + ", and " + call.text());
+      die("members of " + own.clique->name +
+          " make different calls: " + other.text() + ", and " + call.text());
   }
   exchange->calls[end] = call;
   std::shared_ptr<Exchange> result = exchange;
@@ -515,9 +518,8 @@ int endGroup() {
     std::lock_guard<std::mutex> lock(s.mutex);
     s.moved = Clock::now();
     for (auto &[communicator, stream, call] : own.calls) {
-      auto it = std::find_if(ops.begin(), ops.end(), [&](auto &op) {
-        return op.first == stream;
-      });
+      auto it = std::find_if(ops.begin(), ops.end(),
+                             [&](auto &op) { return op.first == stream; });
       if (it == ops.end())
         it = ops.insert(ops.end(), {stream, new Op{{}, own.hangs}});
       it->second->parts.push_back({communicator, enter(*communicator, call)});
@@ -615,12 +617,13 @@ EXPORT int ncclGetUniqueId(Id *id) {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   std::memset(id, 0, sizeof *id);
-  std::snprintf(id->bytes, sizeof id->bytes, "clique %zu", ++s.ids);
+  std::snprintf(id->bytes, sizeof id->bytes, "clique %zu of process %d",
+                ++s.ids, int(getpid()));
   return Success;
 }
 
-EXPORT int ncclCommInitRankConfig(void **result, int members, Id id,
-                                  int member, const void *config) {
+EXPORT int ncclCommInitRankConfig(void **result, int members, Id id, int member,
+                                  const void *config) {
   struct {
     size_t size;
     unsigned magic, version;
@@ -631,6 +634,10 @@ EXPORT int ncclCommInitRankConfig(void **result, int members, Id id,
       given.version < 21400 || given.blocking != 0 || members < 1 ||
       member < 0 || member >= members)
     return InvalidArgument;
+  // Members are threads of one process.
+  std::string process = " of process " + std::to_string(getpid());
+  if (!std::string(id.bytes).ends_with(process))
+    return InvalidUsage;
   State &s = state();
   auto own = std::make_shared<Communicator>();
   if (driver()->device(&own->device))
@@ -657,8 +664,8 @@ EXPORT int ncclCommGetAsyncError(void *handle, int *status) {
   CommunicatorPtr own = find(handle);
   if (!own)
     return InvalidArgument;
-  *status = own->error                                    ? own->error
-            : own->clique->joined < own->clique->members  ? InProgress
+  *status = own->error                                   ? own->error
+            : own->clique->joined < own->clique->members ? InProgress
             : own->finalized && own->clique->finalized < own->clique->members
                 ? InProgress
                 : Success;
@@ -707,8 +714,12 @@ EXPORT int ncclGroupEnd() {
 
 static Call make(Kind kind, const void *src, void *dst, size_t count, int type,
                  int operation, int peer) {
-  return {kind,  static_cast<const char *>(src), static_cast<char *>(dst),
-          count, type,                           operation,
+  return {kind,
+          static_cast<const char *>(src),
+          static_cast<char *>(dst),
+          count,
+          type,
+          operation,
           peer};
 }
 static size_t membersOf(void *handle) {

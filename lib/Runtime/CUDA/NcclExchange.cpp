@@ -11,10 +11,12 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallPtrSet.h"
+#include "llvm/Support/xxhash.h"
 
 #include <cstdlib>
 #include <set>
 #include <thread>
+#include <unistd.h>
 
 using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
@@ -24,6 +26,15 @@ using llvm::Expected;
 //===----------------------------------------------------------------------===//
 // Creation
 //===----------------------------------------------------------------------===//
+
+/// Tells this process from others, also those of other machines.
+static std::string processKey() {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  uint64_t key = llvm::xxh3_64bits(
+      (llvm::StringRef(host) + " " + llvm::Twine(::getpid())).str());
+  return std::string(reinterpret_cast<const char *>(&key), sizeof key);
+}
 
 NcclExchange::NcclExchange(const Program &program, Gpu &gpu,
                            const Nccl &library, Requests &requests,
@@ -48,9 +59,13 @@ NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
     library = *opened;
   else
     problem = llvm::toString(opened.takeError());
-  size_t size = id->size() + 1;
+  // Ranks of one process would wait for each other on a GPU that they share.
+  // Those of several take turns on it: slow, and only where it is asked for.
+  bool shares = wanted == "on";
+  std::string process = processKey();
+  size_t size = id->size() + process.size() + 1;
   Expected<std::string> all =
-      requests.gather(*id + std::string(1, library ? 1 : 0));
+      requests.gather(*id + process + std::string(1, library ? 1 : 0));
   if (!all)
     return all.takeError();
   std::set<std::string> distinct;
@@ -58,8 +73,10 @@ NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
     std::string own = all->substr(rank * size, size);
     if (problem.empty() && own.back() == 0)
       problem = "rank " + std::to_string(rank) + " has no NCCL";
+    own.resize(shares ? size - 1 : id->size());
     if (problem.empty() && !distinct.insert(own).second)
-      problem = "ranks share a GPU";
+      problem =
+          shares ? "ranks of one process share a GPU" : "ranks share a GPU";
   }
   if (!problem.empty()) {
     if (wanted == "on")

@@ -207,3 +207,21 @@ def test_a_process_that_dies_ends_the_others(how, message, program):
     for code, text in found:
         assert code == 1 and text.count("error") == 1 and "rank 1" in text, text
     assert message in found[0][1], found[0][1]
+
+
+def test_nccl_of_processes_that_share_a_gpu(program, monkeypatch):
+    """Where it is asked for, it connects them: the stand-in is of threads, and refuses. Threads of
+    one process would wait for each other."""
+    ranks, folder, command = program
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
+    monkeypatch.setenv("CLEAVE_NCCL", "on")
+    *words, log = command("shared.log")
+    shared = [*words[:-1], f"--ranks-per-device={ranks}", words[-1], log]
+    variables = torchrun_variables(free_port(), ranks)
+    found = end(start(shared, ranks, variables))
+    assert all(code == 1 and "NCCL: connecting ranks" in said for code, said in found), found
+    done = subprocess.run(shared, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "NCCL cannot be used: ranks of one process share a GPU" in done.stderr
+    monkeypatch.delenv("CLEAVE_NCCL")
+    found = end(start(shared, ranks, torchrun_variables(free_port(), ranks)))
+    assert all(code == 0 for code, _ in found), found
