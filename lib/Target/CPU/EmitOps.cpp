@@ -116,26 +116,42 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
   };
   auto binary = [&](ID id) { return b.CreateBinaryIntrinsic(id, v[0], v[1]); };
   // Out-of-range conversions saturate, so that they are the same on all
-  // targets.
-  auto toInteger = [&](ID id) -> llvm::Value * {
+  // targets. Narrow floats are codes here: they are converted by way of f32.
+  auto isNarrow = [](Type type) { return type.getIntOrFloatBitWidth() < 32; };
+  auto toInteger = [&](ID id, Type from) -> llvm::Value * {
+    llvm::Value *given = v[0];
+    if (isNarrow(from))
+      given = extend(given, from,
+                     given->getType()->getWithNewType(b.getFloatTy()));
     // Of few bits, by way of 32: saturating conversions to 8 are not vectors on
     // most processors.
     if (unsigned bits = result->getScalarSizeInBits(); bits > 1 && bits <= 16) {
       bool isSigned = id == intrinsics::fptosi_sat;
-      llvm::Type *type = v[0]->getType();
+      llvm::Type *type = given->getType();
       auto constant = [&](double x) { return llvm::ConstantFP::get(type, x); };
       double most = std::ldexp(1.0, isSigned ? bits - 1 : bits) - 1;
       double least = isSigned ? -most - 1 : 0;
-      llvm::Value *x = b.CreateSelect(b.CreateFCmpOLT(v[0], constant(most)),
-                                      v[0], constant(most));
+      llvm::Value *x = b.CreateSelect(b.CreateFCmpOLT(given, constant(most)),
+                                      given, constant(most));
       x = b.CreateSelect(b.CreateFCmpOGT(x, constant(least)), x,
                          constant(least));
       // NaN is 0.
-      x = b.CreateSelect(b.CreateFCmpORD(v[0], v[0]), x, constant(0));
+      x = b.CreateSelect(b.CreateFCmpORD(given, given), x, constant(0));
       return b.CreateTrunc(
           b.CreateFPToSI(x, type->getWithNewType(b.getInt32Ty())), result);
     }
-    return b.CreateIntrinsic(id, {result, v[0]->getType()}, {v[0]});
+    return b.CreateIntrinsic(id, {result, given->getType()}, {given});
+  };
+  // By way of a type that has the integer exactly (f64 up to 2^53).
+  auto toFloat = [&](Type from, Type to, bool isSigned) -> llvm::Value * {
+    llvm::Type *type = result;
+    if (isNarrow(to))
+      type = v[0]->getType()->getWithNewType(from.getIntOrFloatBitWidth() <= 16
+                                                 ? b.getFloatTy()
+                                                 : b.getDoubleTy());
+    llvm::Value *x =
+        isSigned ? b.CreateSIToFP(v[0], type) : b.CreateUIToFP(v[0], type);
+    return isNarrow(to) ? truncate(x, to, result) : x;
   };
   using R = llvm::Value *;
   return llvm::TypeSwitch<Operation *, R>(&op)
@@ -207,13 +223,17 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
       .Case([&](arith::ExtSIOp) -> R { return b.CreateSExt(v[0], result); })
       .Case([&](arith::ExtUIOp) -> R { return b.CreateZExt(v[0], result); })
       .Case([&](arith::TruncIOp) -> R { return b.CreateTrunc(v[0], result); })
-      .Case([&](arith::SIToFPOp) -> R { return b.CreateSIToFP(v[0], result); })
-      .Case([&](arith::UIToFPOp) -> R { return b.CreateUIToFP(v[0], result); })
-      .Case([&](arith::FPToSIOp) -> R {
-        return toInteger(intrinsics::fptosi_sat);
+      .Case([&](arith::SIToFPOp cast) -> R {
+        return toFloat(cast.getIn().getType(), cast.getType(), true);
       })
-      .Case([&](arith::FPToUIOp) -> R {
-        return toInteger(intrinsics::fptoui_sat);
+      .Case([&](arith::UIToFPOp cast) -> R {
+        return toFloat(cast.getIn().getType(), cast.getType(), false);
+      })
+      .Case([&](arith::FPToSIOp cast) -> R {
+        return toInteger(intrinsics::fptosi_sat, cast.getIn().getType());
+      })
+      .Case([&](arith::FPToUIOp cast) -> R {
+        return toInteger(intrinsics::fptoui_sat, cast.getIn().getType());
       })
       .Case(
           [&](arith::BitcastOp) -> R { return b.CreateBitCast(v[0], result); })
