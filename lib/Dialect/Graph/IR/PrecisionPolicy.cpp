@@ -8,9 +8,10 @@
 /// \file
 /// The policy of mixed precision (Micikevicius et al., "Mixed Precision
 /// Training", arXiv 1710.03740, section 3): factors of contractions and
-/// attention are narrow; reductions, softmax, losses and what is exponentiated
-/// are f32; norms read and write either type, with statistics in f32. All other
-/// ops follow their operands.
+/// attention are narrow; reductions, softmax, losses, angles and what is
+/// exponentiated are f32; a scatter does not round what it adds; norms read and
+/// write either type, with statistics in f32. All other ops follow their
+/// operands.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -101,7 +102,7 @@ void cleave::graph::registerPrecisionModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, GraphDialect *) {
     attach<FirstNarrow<2>, ContractOp, HeadLossOp>(context);
     attach<OfLinear, LinearOp>(context);
-    attach<FirstNarrow<1>, ScatterAddOp>(context);
+    attach<FirstSame<1>, ScatterAddOp>(context);
     attach<OfAttention, AttentionOp>(context);
     attach<FirstNarrow<5>, AttentionGradOp, AttentionBiasGradOp>(context);
     attach<FirstSame<1>, LayerNormOp, RmsNormOp>(context);
@@ -110,7 +111,7 @@ void cleave::graph::registerPrecisionModels(DialectRegistry &registry) {
     attach<OfReduction, ReduceOp>(context);
     attach<All<F32>, SoftmaxOp, SoftmaxGradOp, CrossEntropyOp,
            CrossEntropyGradOp, CumulativeSumOp, TopKOp, ExpOp, Expm1Op, LogOp,
-           Log1pOp, PowOp, RsqrtOp, GlobalNormOp, SeedOp, GradientOp, WrittenOp,
-           AdamWOp, SgdOp, OrthonormalizeOp>(context);
+           Log1pOp, PowOp, RsqrtOp, SinOp, CosOp, GlobalNormOp, SeedOp,
+           GradientOp, WrittenOp, AdamWOp, SgdOp, OrthonormalizeOp>(context);
   });
 }

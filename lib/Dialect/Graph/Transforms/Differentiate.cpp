@@ -185,6 +185,10 @@ LogicalResult Differentiation::checkLosses() {
 
 void Differentiation::accumulate(Value value, Value contribution,
                                  Location loc) {
+  // The gradient of what is computed in a chosen precision has it too.
+  std::optional<InheritPrecision> inherit;
+  if (Operation *from = value.getDefiningOp())
+    inherit.emplace(builder, from);
   Value &sum = gradients[value];
   sum = sum ? AddOp::create(builder, loc, sum, contribution).getOutput()
             : contribution;

@@ -250,18 +250,6 @@ LogicalResult Rounding::convert(Operation *op) {
     mixes |= policy && isChosen(operand.get()) &&
              policy.getOperandPrecision(operand.getOperandNumber()) !=
                  OperandPrecision::F32;
-  bool sum = false;
-  if (policy && !keep &&
-      llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
-        return isChosen(operand.get()) &&
-               policy.getOperandPrecision(operand.getOperandNumber()) ==
-                   OperandPrecision::Narrow;
-      })) {
-    if (!(sums.contains(op) ? roundGradients : roundSums))
-      sum = policy.setSumElement(f32) && !sums.contains(op);
-    if (roundSums)
-      policy.roundInnerSums();
-  }
   auto kindOf = [&](unsigned index) {
     if (keep)
       return OperandPrecision::F32;
@@ -272,7 +260,9 @@ LogicalResult Rounding::convert(Operation *op) {
                                  : OperandPrecision::Same;
   };
   // What follows its operands is 16-bit where one of them is, and is computed
-  // in f32 where another is not: then the result is rounded.
+  // in f32 where another is not: then the result is rounded. What is computed
+  // from parameters alone is f32 (a weight is rounded where it is a factor).
+  bool isComputed = op->hasTrait<OpTrait::PointwiseOp>();
   bool anyRounded = false, allRounded = true;
   for (OpOperand &operand : op->getOpOperands()) {
     if (!isChosen(operand.get()))
@@ -280,10 +270,25 @@ LogicalResult Rounding::convert(Operation *op) {
     OperandPrecision kind = kindOf(operand.getOperandNumber());
     if (kind != OperandPrecision::Same || isExact(operand.get()))
       continue;
-    anyRounded |= isRounded(operand.get());
+    anyRounded |= isRounded(operand.get()) &&
+                  !(isComputed && isa<BlockArgument>(operand.get()));
     allRounded &= isRounded(operand.get());
   }
   Type followed = narrows || (anyRounded && allRounded) ? Type(narrow) : f32;
+  bool sum = false;
+  if (policy && !keep &&
+      llvm::any_of(op->getOpOperands(), [&](OpOperand &operand) {
+        unsigned index = operand.getOperandNumber();
+        OperandPrecision own = policy.getOperandPrecision(index);
+        return isChosen(operand.get()) &&
+               (own == OperandPrecision::Narrow ||
+                (own == OperandPrecision::Same && followed == narrow));
+      })) {
+    if (!(sums.contains(op) ? roundGradients : roundSums))
+      sum = policy.setSumElement(f32) && !sums.contains(op);
+    if (roundSums)
+      policy.roundInnerSums();
+  }
   bool typed = false;
   for (OpOperand &operand : op->getOpOperands()) {
     Value value = operand.get();
