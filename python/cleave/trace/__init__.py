@@ -12,14 +12,16 @@ patterns. A file imports only files of its own row and of the rows above:
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, rewritten as tensor code
-    patches, generators, regions, custom_functions, autograd
+    patches, generators, regions, casts, custom_functions, autograd
                               autograd semantics of eager code in a trace; its random numbers;
-                              regions of autocast and checkpoint
+                              regions of autocast and checkpoint; the meaning of casts to f32
     registry, evaluate        the table of converters; the values of ops known at trace time
     matching, masks, attention
                               patterns over values; attention masks; the op attention
     widen                     f32 programs of 16-bit models
-    converters/               converters of PyTorch operators, one file for each subject
+    converters/, float_regions
+                              converters of PyTorch operators, one file for each subject; the
+                              regions of f32 that casts mark
     fold, convert             constant folding; the conversion of one exported graph,
                               which refuses operators that have no converter
     accepted, call_plan, experts, decompose, export

@@ -11,6 +11,7 @@ autograd state; `autograd_semantics` makes that state explicit in the program, o
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any, Iterator, Mapping
 
 import torch
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from .casts import meaning
 from .custom_functions import FunctionUse, apply_function
 from .errors import OUTSIDE, EagerError, ForwardStateError
 from .forward_state import Constants, name_of
@@ -136,7 +138,12 @@ class _AutogradMode(TorchFunctionMode):
             return out
         if not torch.is_grad_enabled():
             args, kwargs = pytree.tree_map_only(torch.Tensor, _without_gradient, (args, kwargs))
-        out = function(*args, **kwargs)
+        regions = self._originals.regions
+        with regions.casting(meaning(function, args, kwargs, sys._getframe(1))):
+            out = function(*args, **kwargs)
+            if regions.cast and out is args[0]:
+                # Decompositions remove a cast between equal types, and keep a view.
+                out = out.view(out.shape)
         results = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         for tensor, version in before:
             if version_of(tensor) != version:

@@ -267,17 +267,27 @@ class Builder:
 
     def contract(self, equation: str, a: Value, b: Value) -> Value:
         """Returns a contraction of two operands in einsum form; transposes of the operands are
-        folded into the equation."""
+        folded into the equation. One that sums nothing is an element-wise product."""
         inputs, output = equation.split("->")
         left, right = inputs.split(",")
         sizes = dict(zip(left + right, a.shape + b.shape))
         if not a.type.elements or not b.type.elements:
             return self.full(0, a.type.with_shape(sizes[c] for c in output))
+        if all(c in output or sizes[c] == 1 for c in sizes):
+            return self.binary("mul", self._aligned(a, left, output),
+                               self._aligned(b, right, output))
         a, left = _fold_transpose(a, left)
         b, right = _fold_transpose(b, right)
         return self.create("contract", [a, b],
                            [a.type.with_shape(sizes[c] for c in output)],
                            head=f'"{left},{right}->{output}"')[0]
+
+    def _aligned(self, x: Value, letters: str, output: str) -> Value:
+        """Returns `x` with a dimension for each letter of `output`, 1 for those it lacks."""
+        kept = [l for l in output if l in letters]
+        x = self.transpose(x, [letters.index(l) for l in (*kept, *sorted(set(letters) - set(kept)))])
+        sizes = dict(zip(kept, x.shape))
+        return self.reshape(x, [sizes.get(l, 1) for l in output])
 
     def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
         return self.create("linear", [x, weight],

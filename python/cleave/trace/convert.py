@@ -16,6 +16,7 @@ from .converters import narrow as narrow_integers
 from .converters.complex import Complex, convert as convert_complex, part_type
 from .errors import UnsupportedError
 from .evaluate import Evaluator
+from .float_regions import FloatRegions
 from .fold import folded
 from .builder import Builder
 from .ir import DTYPES, TORCH_DTYPES, GraphError, Origin, RandomId, TensorType, Value, type_of
@@ -86,15 +87,16 @@ class Conversion:
         output = next(n for n in reversed(graph.nodes) if n.op == "output")
         outputs = [v if w else None for v, w in zip(output.args[0], wanted, strict=True)]
         live = _live(v for v in outputs if isinstance(v, torch.fx.Node))
+        regions = FloatRegions(graph)
         for node in graph.nodes:
             if node.op == "call_function" and node in live:
-                self._convert(node)
+                self._convert(node, regions.contains(node))
         if self._failures:
             raise UnsupportedError([(*key, n) for key, n in self._failures.items()])
         return [self._argument(v) for v in outputs]
 
-    def _convert(self, node: torch.fx.Node) -> None:
-        self.b.location, self.b.origin = location_of(node), _origin_of(node)
+    def _convert(self, node: torch.fx.Node, exact: bool) -> None:
+        self.b.location, self.b.origin = location_of(node), _origin_of(node, exact)
         if any(self._values.get(n) is _UNKNOWN for n in node.all_input_nodes):
             # The node that made the unknown operand has been reported.
             self._values[node] = _UNKNOWN
@@ -190,12 +192,12 @@ class Conversion:
         self._failures[key] = self._failures.get(key, 0) + 1
 
 
-def _origin_of(node: torch.fx.Node) -> Origin:
-    """Returns the origin of the ops of a node. Ops that eager code computes in f32 under
-    autocast(enabled=False) require f32."""
+def _origin_of(node: torch.fx.Node, exact: bool) -> Origin:
+    """Returns the origin of the ops of a node. Ops that eager code computes in f32 because of a
+    cast (`exact`) or under autocast(enabled=False) require f32."""
     stack = node.meta.get("nn_module_stack")
     path = [*stack.values()][-1][0] if stack else ""
-    exact = is_outside_autocast(node) and all(
+    exact |= is_outside_autocast(node) and all(
         x.dtype == torch.float32 for x in pytree.tree_leaves(eager_result(node))
         if isinstance(x, torch.Tensor) and x.is_floating_point())
     return Origin(path.removeprefix("module").removeprefix("."), checkpoint_of(node),

@@ -1,9 +1,11 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Records the regions of `torch.autocast` and `torch.utils.checkpoint` in a forward.
+"""Records the regions of `torch.autocast` and `torch.utils.checkpoint` in a forward, and the casts
+to f32.
 
 While a model is exported, each operator is marked with the regions that it is called in, by
-metadata that decompositions preserve and that `checkpoint_of` and `is_outside_autocast` read.
+metadata that decompositions preserve and that `checkpoint_of`, `is_outside_autocast` and `cast_of`
+read.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from .patches import patched
 #: The field of a node's metadata that torch copies to the nodes of its decomposition.
 _FIELD = "custom"
 _CHECKPOINT, _DISABLED = "cleave.checkpoint", "cleave.autocast_disabled"
+_CAST = "cleave.cast"
 
 
 @dataclasses.dataclass
@@ -33,6 +36,8 @@ class Regions:
     _open: int = 0
     #: Whether each open autocast region is enabled; None if torch has disabled it.
     _enabled: list[bool | None] = dataclasses.field(default_factory=list)
+    #: What the cast that is being called means (`cast_of`), or None.
+    cast: str | None = None
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[None]:
@@ -44,6 +49,15 @@ class Regions:
         finally:
             self._open -= 1
 
+    @contextlib.contextmanager
+    def casting(self, meaning: str | None) -> Iterator[None]:
+        """Context manager for a call that is a cast if `meaning` is not None."""
+        before, self.cast = self.cast, meaning
+        try:
+            yield
+        finally:
+            self.cast = before
+
     def marks(self) -> dict[str, Any]:
         """Returns the metadata of an operator that is called at this point."""
         found: dict[str, Any] = {}
@@ -51,6 +65,8 @@ class Regions:
             found[_CHECKPOINT] = self.checkpoints - 1
         if self._enabled and self._enabled[-1] is False:
             found[_DISABLED] = True
+        if self.cast:
+            found[_CAST] = self.cast
         return found
 
 
@@ -98,3 +114,8 @@ def checkpoint_of(node: torch.fx.Node) -> int | None:
 def is_outside_autocast(node: torch.fx.Node) -> bool:
     """Returns whether a node is in a region `torch.autocast(enabled=False)`."""
     return bool((node.meta.get(_FIELD) or {}).get(_DISABLED))
+
+
+def cast_of(node: torch.fx.Node) -> str | None:
+    """Returns what the call of a cast means, as `casts.meaning` gives it, or None."""
+    return (node.meta.get(_FIELD) or {}).get(_CAST)

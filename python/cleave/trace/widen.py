@@ -23,7 +23,8 @@ from .registry import aten
 #: The 16-bit types by their names in `precision=`.
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-_CASTS = {aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout,
+#: Operators that change types.
+CASTS = {aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout,
           aten.to.other, aten.type_as.default}
 #: The field of a node's metadata with the result that eager code has, if it is 16-bit.
 _EAGER = "cleave.eager"
@@ -52,7 +53,7 @@ def computed_types(module: torch.nn.Module, program: torch.export.ExportedProgra
         return set()
     found = set()
     for node in program.graph.nodes:
-        if node.op == "call_function" and node.target not in _CASTS \
+        if node.op == "call_function" and node.target not in CASTS \
                 and not getattr(node.target, "is_view", False):
             found.update(x.dtype for x in pytree.tree_leaves(node.meta.get("val"))
                          if is_narrow(x))

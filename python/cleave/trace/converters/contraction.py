@@ -41,10 +41,15 @@ def product(c, a, b):
     return c.b.contract(f"{left},{right}->{output}", a, b)
 
 
-@converts(aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default,
-          aten.dot.default)
+@converts(aten.matmul.default, aten.mm.default, aten.bmm.default)
 def matmul(c, a, b):
     return product(c, a, b)
+
+
+@converts(aten.mv.default, aten.dot.default)
+def product_with_vector(c, a, b):
+    # Autocast leaves the operands of these as they are.
+    return c.b.reduce("sum", c.b.binary("mul", a, b), [a.type.rank - 1])
 
 
 @converts(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)

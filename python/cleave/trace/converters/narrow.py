@@ -21,7 +21,8 @@ NARROW = {torch.uint8: (1 << 8, 0), torch.int16: (1 << 16, -(1 << 15))}
 
 _CASTS = {aten.to.dtype, aten._to_copy.default, aten.to.dtype_layout, aten.type_as.default}
 
-_MOVES = {
+#: Operators that move elements.
+MOVES = {
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.flatten.using_ints,
     aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default,
@@ -53,7 +54,7 @@ def convert(c, target: Any, example: Any, args: list, kwargs: dict) -> Any:
     if target in _CASTS:
         return _cast(c, args[0], example.dtype)
     function = converter_for(target)
-    if target not in _MOVES or function is None:
+    if target not in MOVES or function is None:
         dtype = next(x.dtype for x in pytree.tree_leaves(example) if x.dtype in NARROW)
         raise Unsupported(f"arithmetic of {dtype}; convert it to torch.int64")
     c.type = None
