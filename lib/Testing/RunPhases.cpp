@@ -149,16 +149,21 @@ std::vector<StepForm> cleave::allPhases() {
   return phases;
 }
 
-/// Runs passes without printing remarks.
-static LogicalResult runPipeline(ModuleOp module, StringRef pipeline) {
+/// Runs passes without printing remarks. Sets `stale`, and prints nothing,
+/// where a cut of stages is refused because it parts a read of a written buffer
+/// from what writes it.
+static LogicalResult runPipeline(ModuleOp module, StringRef pipeline,
+                                 bool &stale) {
   PassManager manager(module->getName());
   std::string message;
   llvm::raw_string_ostream os(message);
   if (failed(parsePassPipeline(pipeline, manager, os)))
     return module->emitError() << message;
   ScopedDiagnosticHandler handler(
-      module.getContext(), [](Diagnostic &diagnostic) {
-        return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark);
+      module.getContext(), [&](Diagnostic &diagnostic) {
+        stale |= StringRef(diagnostic.str()).contains("keep its initial value");
+        return success(stale ||
+                       diagnostic.getSeverity() == DiagnosticSeverity::Remark);
       });
   return manager.run(module);
 }
@@ -181,17 +186,20 @@ static void addStepInputs(FunctionOpInterface function, NamedTensors &inputs) {
   }
 }
 
-OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
-                                           const StepForm &phase,
-                                           NamedTensors &inputs) {
+/// The same with cuts that `random` draws, each for itself or, if `together`,
+/// one for all: stages between are then without ops.
+static OwningOpRef<ModuleOp> lowerOnce(const RandomGraph &graph,
+                                       const StepForm &phase,
+                                       NamedTensors &inputs, Random &random,
+                                       bool together, bool &stale) {
   OwningOpRef<ModuleOp> module = graph.module.get().clone();
   std::string pipeline = phase.pipeline, sharded = phase.sharded;
-  Random random(graph.seed);
+  int64_t all = random.integer(0, 1000);
   for (std::string *text : {&pipeline, &sharded})
     for (size_t at; (at = text->find(kDrawnCut.str())) != std::string::npos;)
       text->replace(at, kDrawnCut.size(),
-                    std::to_string(random.integer(0, 1000)));
-  if (failed(runPipeline(*module, pipeline)))
+                    std::to_string(together ? all : random.integer(0, 1000)));
+  if (failed(runPipeline(*module, pipeline, stale)))
     return nullptr;
   inputs = graph.inputs;
   if (auto function = dyn_cast_or_null<FunctionOpInterface>(
@@ -204,10 +212,26 @@ OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
     options.uneven = graph.seed % 2 ? 0.5 : 0;
     options.stages = phase.stages;
     drawShardings(*module, phase.entry, graph.seed, options);
-    if (failed(runPipeline(*module, sharded)))
+    if (failed(runPipeline(*module, sharded, stale)))
       return nullptr;
   }
   return module;
+}
+
+OwningOpRef<ModuleOp> cleave::lowerToPhase(const RandomGraph &graph,
+                                           const StepForm &phase,
+                                           NamedTensors &inputs) {
+  Random random(graph.seed);
+  constexpr int mostDraws = 64;
+  for (int i = 0; i < mostDraws; ++i) {
+    bool stale = false;
+    OwningOpRef<ModuleOp> module =
+        lowerOnce(graph, phase, inputs, random, i >= mostDraws / 2, stale);
+    if (module || !stale)
+      return module;
+  }
+  graph.module.get().emitError("no legal cut of stages was drawn");
+  return nullptr;
 }
 
 static PhaseFacts factsOf(FunctionOpInterface function) {

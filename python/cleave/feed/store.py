@@ -15,7 +15,6 @@ import tempfile
 import weakref
 from typing import Any
 
-from ..processes import lead, together
 from .source import FeedError
 from .tables import open_tables
 
@@ -85,6 +84,9 @@ class Store:
         """
         if isinstance(model, (str, os.PathLike)):
             return self._add(os.fspath(model), query, parent)
+        # PyTorch is loaded where a model is.
+        from ..processes import lead
+
         processes = model._processes
         parent = self._parents.get(model) if parent is None else parent
         with _removed() as folders:
@@ -107,6 +109,7 @@ class Store:
             KeyError, TypeError, ValueError: it does not fit; nothing is changed.
         """
         import cleave
+        from ..processes import together
 
         processes = into._processes if isinstance(into, cleave.Step) else None
         record = together(processes, "find a model", lambda: self._found(name))

@@ -102,7 +102,7 @@ def compiled(model=Spoilable, optimizer=None, **settings):
 def check_stops(step, spoilt=SPOILT):
     """Each spoilt batch stops the step with its message, and leaves all bits; a good
     batch between them trains as if they had not been."""
-    other = compiled(**step.settings)
+    other = compiled(**step._settings)
     for name, (places, message) in spoilt.items():
         before = snapshot(step)
         with pytest.raises(cleave.StepError, match=message):
@@ -115,7 +115,7 @@ def check_stops(step, spoilt=SPOILT):
 
 def spoilable(**settings):
     step = compiled(**settings)
-    step.settings = settings
+    step._settings = settings
     return step
 
 

@@ -419,7 +419,7 @@ def test_choices_are_made_once_and_kept(tmp_path, monkeypatch):
     def train(name, *flags):
         record.unlink(missing_ok=True)
         run_tool([tool("cleave-run"), str(device), "--data", str(data), "--steps=2", "--save-every=1",
-                  f"--save-dir={tmp_path / name}", *flags])
+                  "--label-shift=0", f"--save-dir={tmp_path / name}", *flags])
         last = sorted((tmp_path / name).glob("step-*"))[-1]
         return (json.loads((last / "training.json").read_text())["contractions"], last,
                 len(products(record)))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import cleave
 from cleave.models import gpt
 from proofs import ALL
-from training_support import same_bits, snapshot
+from training_support import same_bits, snapshot, take_hashes
 
 COMPRESSORS = ["topk,density=0.05", "threshold,keep=0.05,every=3", "powersgd,rank=2", "int8", "1bit"]
 
@@ -221,6 +221,7 @@ def test_owners_of_another_model_are_refused(tmp_path):
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     save_file(tensors, path, metadata)
+    take_hashes(path.parent)
     again = compiled("int8", ranks=4)
     before = snapshot(again)
     with pytest.raises(ValueError, match="owner_residual' is F32 .* in the file, but F32"):
@@ -280,6 +281,7 @@ def test_a_part_of_what_was_kept_is_refused(tmp_path):
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     save_file(tensors, path, metadata)
+    take_hashes(path.parent)
     with pytest.raises(ValueError, match=f"missing in the file: '{gone}'"):
         compiled("int8").load(tmp_path / "state")
 

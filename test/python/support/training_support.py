@@ -7,6 +7,8 @@ import copy
 import dataclasses
 import functools
 import inspect
+import json
+import pathlib
 from typing import Any, Callable, Hashable
 from unittest import mock
 
@@ -310,3 +312,11 @@ def same_bits(first, second):
             b.contiguous().reshape(-1).view(torch.uint8))
     return all(a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
                for a, b in zip(first[:2], second[:2])) and first[2] == second[2]
+
+
+def take_hashes(folder):
+    """Lets the files of a checkpoint be changed: without hashes they are loaded as they are."""
+    path = pathlib.Path(folder) / "training.json"
+    facts = json.loads(path.read_text())
+    del facts["hash"], facts["files"]
+    path.write_text(json.dumps(facts))
