@@ -40,6 +40,7 @@ REFUSALS = [
     "less than the", "no pair of products with weights", "no product with a weight",
     "the model has no experts",
     "ulysses: no input", "no input has the sequence dimension", "the model has no attention",
+    "the scores of this softmax",
     "begin the stages elsewhere", "cannot be cut into", "has no update after all of them",
     "updates in the next step, after its checks",
     "a gradient horizon does not go with buffers",

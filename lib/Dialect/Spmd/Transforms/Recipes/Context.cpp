@@ -29,8 +29,8 @@ LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
     found |= *split;
   }
   if (!found)
-    return annotator.getModule().emitError()
-           << "recipe 'context': no input has the sequence dimension of an "
-              "attention";
+    return refuseWithoutAttention(
+        annotator, "context",
+        "no input has the sequence dimension of an attention");
   return success();
 }

@@ -163,8 +163,8 @@ static LogicalResult mark(Annotator &annotator, StringRef axis,
       return failure();
   }
   if (!found)
-    return annotator.getModule().emitError()
-           << "recipe '" << recipe << "': the model has no attention";
+    return refuseWithoutAttention(annotator, recipe,
+                                  "the model has no attention");
   return success();
 }
 

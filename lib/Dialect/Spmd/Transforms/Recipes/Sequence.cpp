@@ -14,6 +14,7 @@
 #include "Sequence.h"
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -42,15 +43,32 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
       // Classes describe values before annotations were inserted.
       while (auto constrain = value.getDefiningOp<ConstrainOp>())
         value = constrain.getInput();
-      // Dimensions that queries and keys share are samples, heads and features.
+      // Dimensions that queries and keys share are samples, heads and features;
+      // one without factors is repeated, as that of a mask for all heads.
       for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
-        if (llvm::none_of(factors, [&](int64_t factor) {
+        if (!factors.empty() && llvm::none_of(factors, [&](int64_t factor) {
               return has(0, factor) && has(1, factor);
             }))
           sequences.insert(classes.number(value, dim));
     }
   }
   return sequences;
+}
+
+LogicalResult cleave::spmd::refuseWithoutAttention(Annotator &annotator,
+                                                   StringRef recipe,
+                                                   StringRef otherwise) {
+  for (func::FuncOp function : annotator.entries())
+    for (auto softmax : function.getBody().front().getOps<graph::SoftmaxOp>())
+      return mlir::emitError(softmax.getLoc())
+             << "recipe '" << recipe
+             << "': the scores of this softmax are not those of an attention "
+                "that can be sharded along the sequence: scores that are "
+                "changed before it (by a soft cap, sinks, or otherwise) need "
+                "all keys; use scaled_dot_product_attention, or shard over "
+                "another recipe, such as megatron";
+  return annotator.getModule().emitError()
+         << "recipe '" << recipe << "': " << otherwise;
 }
 
 /// Shards the token slots (capacity) of experts over `axis`, so that each

@@ -33,6 +33,12 @@ llvm::FailureOr<bool> splitInputs(Annotator &annotator,
                                   const SequenceClasses &sequences,
                                   llvm::StringRef axis);
 
+/// Reports that `recipe` finds no attention: at the line of a softmax that may
+/// be one, or else that `otherwise`.
+mlir::LogicalResult refuseWithoutAttention(Annotator &annotator,
+                                           llvm::StringRef recipe,
+                                           llvm::StringRef otherwise);
+
 } // namespace cleave::spmd
 
 #endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_SEQUENCE_H

@@ -256,8 +256,8 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     found |= *split;
   }
   if (!found)
-    return annotator.getModule().emitError()
-           << "recipe 'ulysses': no input has the sequence dimension of an "
-              "attention";
+    return refuseWithoutAttention(
+        annotator, "ulysses",
+        "no input has the sequence dimension of an attention");
   return success();
 }

@@ -1,0 +1,91 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Masks that broadcast, as inputs of a model whose sequence is sharded: parameters after native
+steps are those of one rank. What is no attention is refused at its line."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import cleave
+from proofs import ALL
+
+B, S, HEADS, WORDS = 4, 12, 4, 31
+#: The sizes of dimensions of a mask.
+FORMS = {"pairs of samples": (B, 1, S, S), "pairs": (1, 1, S, S), "heads": (1, HEADS, S, S),
+         "keys": (B, 1, 1, S), "all": (B, HEADS, S, S)}
+RECIPES = ["ring", "context", "two-ring", "ulysses"]
+CASES = [(form, recipe) for form in FORMS for recipe in RECIPES]
+
+
+class Model(nn.Module):
+    def __init__(self, scores=None):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 32), nn.Linear(32, WORDS)
+        self.qkv = nn.Linear(32, 96)
+        self.sinks, self.scores = nn.Parameter(torch.zeros(HEADS)), scores
+
+    def forward(self, ids, mask):
+        q, k, v = (t.view(B, S, HEADS, 8).transpose(1, 2)
+                   for t in self.qkv(self.embed(ids)).chunk(3, -1))
+        if self.scores:
+            y = self.scores(self, (q @ k.transpose(-1, -2)) / 8 ** 0.5, mask) @ v
+        else:
+            y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.head(y.transpose(1, 2).reshape(B, S, 32))
+
+
+def softcap(model, scores, mask):
+    return (20 * torch.tanh(scores / 20)).masked_fill(~mask, -1e9).softmax(-1)
+
+
+def sinks(model, scores, mask):
+    column = model.sinks.view(1, HEADS, 1, 1).expand(B, HEADS, S, 1)
+    return torch.cat([scores.masked_fill(~mask, -1e9), column], -1).softmax(-1)[..., :-1]
+
+
+def batch(shape):
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.rand(shape, generator=generator) < 0.7
+    mask[..., 0] = True
+    ids, labels = (torch.randint(0, WORDS, (B, S), generator=generator) for _ in range(2))
+    return ids, mask, labels
+
+
+def loss(logits, labels):
+    return nn.functional.cross_entropy(logits.reshape(-1, WORDS), labels.reshape(-1))
+
+
+def compiled(inputs, scores=None, **options):
+    torch.manual_seed(0)
+    return cleave.compile(Model(scores), inputs, loss_fn=loss, threads=1,
+                          optimizer=cleave.SGD(lr=0.3, momentum=0.9), **options)
+
+
+@functools.cache
+def after_three_steps(form, recipe):
+    inputs = batch(FORMS[form])
+    step = compiled(inputs, **({"mesh": {"cp": 2}, "plan": recipe} if recipe else {}))
+    losses = [float(step(*inputs)) for _ in range(3)]
+    state = {f"{name}.{slot}": value for name, own in step.training_state()["optimizer"].items()
+             for slot, value in own.items()}
+    return losses, {**step.state_dict(), **state}
+
+
+@pytest.mark.parametrize("form, recipe", CASES if ALL else CASES[::3])
+def test_a_mask_that_broadcasts(form, recipe):
+    losses, found = after_three_steps(form, recipe)
+    right, expected = after_three_steps(form, "")
+    assert losses == pytest.approx(right, abs=1e-5)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("scores", [softcap, sinks])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_other_scores_are_refused_at_their_line(recipe, scores):
+    with pytest.raises(cleave.CompileError, match=r"(?s)soft cap, sinks") as error:
+        compiled(batch(FORMS["pairs"]), scores, mesh={"cp": 2}, plan=recipe)
+    assert "test_sequence_masks.py" in str(error.value)
