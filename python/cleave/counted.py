@@ -6,11 +6,14 @@ comparison with it: dropout keeps all elements, and other numbers follow from th
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from typing import Any, Callable, Iterator
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .trace.randomness import counted
@@ -129,8 +132,30 @@ class _Dropouts(TorchFunctionMode):
 
 
 @contextlib.contextmanager
+def _recomputed_under(mode: Callable[[], TorchFunctionMode]) -> Iterator[None]:
+    """Context manager under which regions of torch.utils.checkpoint recompute under a mode: the
+    backward of an operator has the modes in which it ran, without those that handled its call."""
+    begin, backward = checkpoint._CheckpointFrame.__init__, checkpoint.CheckpointFunction.backward
+
+    def under(function):
+        @functools.wraps(function)
+        def run(*args, **kwargs):
+            with mode():
+                return function(*args, **kwargs)
+        return run
+
+    def begun(frame, recompute, *args, **kwargs):
+        begin(frame, under(recompute), *args, **kwargs)
+
+    with mock.patch.object(checkpoint._CheckpointFrame, "__init__", begun), \
+            mock.patch.object(checkpoint.CheckpointFunction, "backward",
+                              staticmethod(under(backward))):
+        yield
+
+
+@contextlib.contextmanager
 def counted_numbers() -> Iterator[None]:
     """Context manager under which eager code has the random numbers of `Randomness.COUNTED`."""
     numbers = _CountedNumbers()
-    with numbers, _Dropouts(numbers):
+    with numbers, _Dropouts(numbers), _recomputed_under(lambda: _Dropouts(numbers)):
         yield

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
@@ -37,9 +37,10 @@ LARGE_CONSTANT = 1024
 def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
                   groups: Groups = Groups(), random: Randomness = Randomness.DRAWN,
                   wide: bool = False,
-                  policy: PrecisionPolicy = PrecisionPolicy()) -> Function:
-    """Converts one exported program to the function `name` of the module; `wide` tells whether
-    `widen` has changed the program. Raises UnsupportedError or TraceError."""
+                  policy: PrecisionPolicy = PrecisionPolicy(),
+                  also: Sequence[str] = ()) -> Function:
+    """Converts one exported program to the function `name` of the module, whose results are its
+    own and the outputs named in `also`; `wide` tells whether `widen` has changed the program. Raises UnsupportedError or TraceError."""
     program = exported.program
     _check_mutation(program, call)
     builder = Builder()
@@ -93,15 +94,18 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
         conversion.bind(node, value)
     names = iter(exported.outputs)
     specs = program.graph_signature.output_specs
-    wanted = [next(names) == _RESULTS[name] if spec.kind is OutputKind.USER_OUTPUT
-              else spec.kind is OutputKind.BUFFER_MUTATION and name == "loss" for spec in specs]
+    outputs = [next(names) if spec.kind is OutputKind.USER_OUTPUT else "" for spec in specs]
+    wanted = [output in (_RESULTS[name], *also) if spec.kind is OutputKind.USER_OUTPUT
+              else spec.kind is OutputKind.BUFFER_MUTATION and name == "loss"
+              for spec, output in zip(specs, outputs)]
     values = conversion.run(program.graph, wanted)
     arguments["rng", ""] = Argument(rng, "rng", "rng")
     results, written = [], []
-    for spec, value in ((s, v) for s, v, w in zip(specs, values, wanted) if w):
+    for spec, output, value in (
+            (s, o, v) for s, o, v, w in zip(specs, outputs, values, wanted) if w):
         if spec.kind is OutputKind.USER_OUTPUT:
             sample = 0 if value.type.rank and value.shape[0] == batch else None
-            results.append(Result(value, _RESULTS[name], sample))
+            results.append(Result(value, output, sample))
         else:
             written.append(Result(value, tensors.by_name[module_name(spec.target)].name,
                                   updates=True))

@@ -154,13 +154,13 @@ def test_limit(name):
 def test_impossible_limit():
     """The error has the least limit found; of a fixed policy, that another may need less."""
     case, settings = LIMITED["gpt2"]
-    with pytest.raises(cleave.CompileError, match="no plan needs at most 1000 bytes on a device; "
-                       "the smallest limit that a plan was found for is [0-9]+ bytes") as error:
+    with pytest.raises(cleave.CompileError, match=r"no plan needs at most .*\(1000 bytes\) on a device; "
+                       r"the smallest limit that a plan was found for is .*\([0-9]+ bytes\)") as error:
         compile_case(case, cleave.AdamW(), memory_limit=1000, **settings)
-    least = int(re.search("is ([0-9]+) bytes", str(error.value))[1])
+    least = int(re.search(r"is [^(]*\(([0-9]+) bytes", str(error.value))[1])
     compile_case(case, cleave.AdamW(), memory_limit=least, **settings)
-    with pytest.raises(cleave.CompileError, match="a device needs [0-9]+ bytes, and the memory "
-                       "limit is 1000; the policy of recomputation 'auto' may need less"):
+    with pytest.raises(cleave.CompileError, match=r"a device needs .* bytes\), and the memory "
+                       r"limit is .*\(1000 bytes\); the policy of recomputation 'auto' may need less"):
         compile_case(case, cleave.AdamW(), memory_limit=1000, recompute="full", **settings)
 
 

@@ -211,7 +211,7 @@ def trace(members):
         exported = export.export(module, call, None, ("loss", "logits"), True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function = entry.convert_entry("loss", tensors, exported, call)
+            function = entry.convert_entry("loss", tensors, exported, call, also=["logits"])
     except UnsupportedError as error:
         reasons = {f"{t.removesuffix('.default')}: {reason}" for t, reason, *_ in error.operators}
         raise Refused("; ".join(sorted(reasons))) from error

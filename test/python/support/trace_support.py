@@ -125,3 +125,8 @@ def check(module, inputs, loss_fn=None, *, call=None, bound=1e-9, logits=True):
         expected = in_double(module.eval(), lambda m: call(m, **doubled(inputs))[1])
         assert relative(run(traced, inputs, "logits")["logits"], expected) <= bound
     return traced
+
+
+def in_double(text):
+    """A module with f64 in the place of f32; what attributes say of types stays."""
+    return re.sub(r'(?<!")\bf32\b|(?<=x)f32\b', "f64", text)
