@@ -5,13 +5,16 @@
 That training is the same is tested in test_recipes.py and test_training_devices.py.
 """
 
+import collections
+import json
 import re
 
 import numpy as np
 import pytest
 
 import cleave
-from cleave.testing.tools import interpret, optimize
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import interpret, optimize, run_tool, tool
 from training_support import assert_close, cleave_run, family
 
 BATCH, HEADS, GROUPS, SIZE = 2, 4, 2, 8
@@ -128,3 +131,27 @@ def test_hidden_blocks_are_no_numbers_of_their_own():
     ring = cleave_run(case, 3, cleave.AdamW(lr=1e-3), mesh={"cp": 4}, plan="ring")
     assert np.isfinite(ring.losses).all()
     assert_close(ring.losses, one.losses, rtol=2e-5)
+
+
+@pytest.mark.parametrize("zero", ["zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("family_name", ["gpt", "llama"])
+def test_state_over_the_axis_of_a_ring(tmp_path, family_name, zero):
+    """ZeRO over the axis of a ring adds what it exchanges of parameters and gradients: activations
+    stay sharded along the sequence, so that keys travel as without it and nothing is regrouped."""
+    path, report = tmp_path / "model.mlir", tmp_path / "report.json"
+    write_model([family_name, *"--hidden 64 --heads 8 --layers 1 --seq 64 --vocab 512".split(),
+                 "--batch", "8", "--no-logits", "-o", str(path)])
+
+    def sent(recipe):
+        run_tool([tool("cleave-compile"), str(path), "--mesh=cp=4", f"--recipe={recipe}",
+                  "--plan-only", "--report", str(report)])
+        found = collections.Counter()
+        for entry in json.loads(report.read_text())["communication"]["train"]["collectives"]:
+            found[entry["kind"]] += entry["elements"]
+        return found
+
+    alone, found = sent("ring"), sent(f"ring,{zero}(cp)")
+    assert found["permute"] == alone["permute"]
+    assert not found["all_to_all"]
+    # Of parameters alone: once, and with zero3 in forward and backward.
+    assert found["all_gather"] <= (2 if zero == "zero3" else 1) * alone["all_reduce"]

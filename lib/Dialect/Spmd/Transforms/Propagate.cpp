@@ -40,13 +40,11 @@ public:
     spread();
     addArgumentAxes();
     spread();
-    // The more an annotation says about weights, the earlier it is applied: a
-    // weight's gradient is computed as the weight is sharded, whatever its
+    // A weight's gradient is computed as the weight is sharded, whatever its
     // activations are.
-    addConstraints(/*ofGradients=*/true);
+    addGradientAxes();
     spread();
-    addConstraints(/*ofGradients=*/false);
-    reserved.clear();
+    addConstraints();
     spread();
     reduceSums();
     // Values that would have been partial may be sharded now.
@@ -153,19 +151,53 @@ private:
            graph::hasRole(function, argument.getArgNumber(), "parameter");
   }
 
-  /// Whether `op` annotates a finished gradient.
-  static bool isOfGradient(ConstrainOp op) {
-    return llvm::any_of(op->getUsers(), llvm::IsaPred<graph::GradientOp>);
+  /// Gives annotated gradients the axes of their parameters. The other axes of
+  /// an annotation, those of optimizer state, come with the annotations of
+  /// activations: these may shard what is summed over them.
+  void addGradientAxes() {
+    for (auto op : body().getOps<ConstrainOp>()) {
+      auto gradient =
+          llvm::find_if(op->getUsers(), llvm::IsaPred<graph::GradientOp>);
+      if (gradient == op->getUsers().end())
+        continue;
+      std::optional<Sharding> compute =
+          computeSharding(cast<graph::GradientOp>(*gradient).getParameter());
+      if (!compute || rankOf(op.getOutput()) != int64_t(compute->dims.size()))
+        continue;
+      for (auto [axes, own, given] :
+           llvm::zip_equal(shardings.find(op.getOutput())->second.dims,
+                           compute->dims, op.getSharding().getSharding().dims))
+        if (axes.empty() && mesh.isPrefix(own, given))
+          axes = own;
+    }
   }
 
-  /// Applies the annotations of gradients, or of activations, after the
-  /// shardings of arguments: those of weights have more effect than those of
-  /// activations. Until then the annotated dimensions are closed, and their
-  /// axes are not used for other dimensions of the value.
-  void addConstraints(bool ofGradients) {
+  /// Returns the sharding of parameter `name` where the model reads it: that of
+  /// an annotation of it or of its copy, or else its own.
+  std::optional<Sharding> computeSharding(StringRef name) {
+    for (BlockArgument argument : body().getArguments()) {
+      if (graph::getArgString(function, argument.getArgNumber(),
+                              graph::kNameAttr) != name)
+        continue;
+      for (auto op : body().getOps<ConstrainOp>())
+        if (isOfWeight(op) && viewedArgument(op.getInput()) == argument &&
+            op.getInput().getType().getShape() ==
+                cast<RankedTensorType>(argument.getType()).getShape())
+          return op.getSharding().getSharding();
+      return givenFor(argument);
+    }
+    return std::nullopt;
+  }
+
+  /// Applies the annotations of intermediate values, after the shardings of
+  /// arguments: those of weights have more effect than those of activations.
+  /// Until then the annotated dimensions are closed, and their axes are not
+  /// used for other dimensions of the value.
+  void addConstraints() {
     for (auto op : body().getOps<ConstrainOp>())
-      if (!isOfWeight(op) && isOfGradient(op) == ofGradients)
+      if (!isOfWeight(op))
         addConstraint(op);
+    reserved.clear();
   }
 
   void addConstraint(ConstrainOp op) {

@@ -217,10 +217,11 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
         own.push_back({&operand, *dim, {}});
         most = std::max(most, own.back().heads());
         fewest = std::min(fewest, own.back().heads());
-        int64_t rank =
-            cast<RankedTensorType>(operand.get().getType()).getRank();
-        for (int64_t other = 0; other < rank; ++other)
-          sequences.insert(classes.number(operand.get(), other));
+        // A dimension of size 1 is repeated, as that of a mask for all samples.
+        auto type = cast<RankedTensorType>(operand.get().getType());
+        for (int64_t other = 0; other < type.getRank(); ++other)
+          if (type.getDimSize(other) != 1)
+            sequences.insert(classes.number(operand.get(), other));
       }
       if (splitWithinShards(annotator, classes, &op, own, most, split)) {
         within.push_back(&op);
