@@ -658,8 +658,8 @@ def test_stages_keep_their_gradients(tmp_path, compress):
     dense, totals = (sum(total["bytes"] for total in report(*arguments, *more)[1]
                          if total["axes"] == '"pp"')
                      for more in ([], [f"--compress={compress}"]))
-    # Also one number.
-    assert dense <= totals <= dense + 4 * 64 * 64 + 4
+    # But for two numbers, which either sends.
+    assert dense - 8 <= totals <= dense + 4 * 64 * 64 + 8
 
 
 def test_one_worker_is_the_dense_step(tmp_path):
