@@ -18,7 +18,7 @@ from cleave.testing.dual import relative_error
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import TraceError, trace
 from test_recipes import MAKERS, OPTIMIZERS, agree, family, random_inputs
-from trace_support import AllDouble, entry_text, in_double
+from trace_support import AllDouble, entry_text, text_in_double
 from training_support import assert_close
 
 BATCH, LENGTH, VOCAB, WIDTH, LAYERS = 4, 8, 32, 16, 4
@@ -137,7 +137,7 @@ NAMES = [f"layers.{k}." for k in range(1, LAYERS)]
 def emit(folder, model, phase, *flags):
     path = folder / "model.mlir"
     path.write_text(model if isinstance(model, str)
-                    else in_double(trace(model, tokens()).mlir))
+                    else text_in_double(trace(model, tokens()).mlir))
     return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
 
 
@@ -245,7 +245,7 @@ def traced_family(name):
     torch.manual_seed(0)
     module = MAKERS[f"{name}-4"]().train().double()
     ids = torch.randint(3, 96, (8, 8))
-    return in_double(trace(module, dict(input_ids=ids, labels=ids)).mlir)
+    return text_in_double(trace(module, dict(input_ids=ids, labels=ids)).mlir)
 
 
 @pytest.mark.parametrize("name, horizon, mesh, flags", [

@@ -21,7 +21,7 @@ from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
 from proofs import ALL
 from test_recipes import OPTIMIZERS, agree, emit, family, random_inputs
-from trace_support import in_double
+from trace_support import text_in_double
 
 #: No dropout: PyTorch computes the same.
 STILL = tuple((name, 0.0) for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"))
@@ -309,7 +309,7 @@ SAMPLES, ROWS, COLUMNS = 16, 8, 12
 def products(folder, *flags, phase="placed"):
     """The text of a step of plain SGD, in f64."""
     path = folder / "products.mlir"
-    path.write_text(in_double(trace(Products(ROWS, COLUMNS), (
+    path.write_text(text_in_double(trace(Products(ROWS, COLUMNS), (
         torch.zeros(SAMPLES, COLUMNS), torch.zeros(SAMPLES, ROWS))).mlir))
     return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *PLAIN, "--mesh=dp=4",
                      *flags])

@@ -15,7 +15,7 @@ import pytest
 from cleave.testing.tools import interpret, run_tool, tool
 from cleave.trace import trace
 from test_trace_families import FAMILIES, build
-from trace_support import in_double
+from trace_support import text_in_double
 from training_support import ALL
 
 BATCH, LENGTH = 8, 8
@@ -96,7 +96,7 @@ def traced_model(name, batch=BATCH, length=LENGTH, *changes):
     module = make().train().double()
     ids = torch.randint(3, 96, (batch, length))
     # What a model asks to be computed in f32, such as its loss, is in f64 too.
-    return in_double(trace(module, dict(input_ids=ids, labels=ids)).mlir)
+    return text_in_double(trace(module, dict(input_ids=ids, labels=ids)).mlir)
 
 
 def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):

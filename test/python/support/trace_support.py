@@ -127,6 +127,6 @@ def check(module, inputs, loss_fn=None, *, call=None, bound=1e-9, logits=True):
     return traced
 
 
-def in_double(text):
+def text_in_double(text):
     """A module with f64 in the place of f32; what attributes say of types stays."""
     return re.sub(r'(?<!")\bf32\b|(?<=x)f32\b', "f64", text)
