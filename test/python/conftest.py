@@ -10,6 +10,7 @@ interpreter), `interpreter`, `step` (cleave.compile and its step), `reports`,
 import importlib
 import os
 import pathlib
+import random
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,9 @@ for folder in sorted(path for path in HERE.iterdir() if path.is_dir() and path.n
 sys.path.insert(0, str(HERE.parents[1] / "python"))
 
 import ledger  # noqa: E402
+import numpy  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
 from proofs import ALL  # noqa: E402
 
 # Tests compare with PyTorch themselves, more than "auto" does; test_check.py sets it back.
@@ -60,6 +64,15 @@ def left_out(items):
         first = zlib.crc32(function.__name__.encode()) % min(share, len(own))
         dropped.update(set(own) - set(own[first::share]))
     return dropped
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """The random numbers of a test are its own: the same in every run, alone or after others."""
+    seed = zlib.crc32(item.nodeid.encode())
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def pytest_configure(config):
