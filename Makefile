@@ -12,7 +12,7 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda demo examples docs format clean help
+.PHONY: all dependencies build test check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda demo examples docs format clean help
 
 all: build
 
@@ -22,6 +22,8 @@ help:
 	@echo "make examples   runs the examples, and draws their pictures again"
 	@echo "make test       the tests: lit, unit and Python"
 	@echo "make test-all   the same, with the long proofs in full"
+	@echo "make check-lit | check-unit | check-py FILTER=words"
+	@echo "                one suite; of it the tests whose names have the words"
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
 	@echo "                also beside JAX's; compile time"
 	@echo "make test-cuda  equality with the processor on this machine's GPU"
@@ -45,6 +47,9 @@ build: dependencies $(BUILD)/build.ninja
 
 test: build
 	$(VENV) test/run.py --build $(BUILD)
+
+check-lit check-unit check-py: check-%: build
+	$(VENV) test/run.py --build $(BUILD) --suite $(patsubst py,python,$*) $(if $(FILTER),--filter "$(FILTER)")
 
 # Without SciPy and scikit-learn, what needs them is left out.
 test-all: build
