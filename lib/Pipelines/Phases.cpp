@@ -233,6 +233,11 @@ static int64_t chunkBytes(const PhaseOptions &options) {
                                     : options.maxLogitsBytes / 3 * 2;
 }
 
+/// The parts of the batch. That of an asynchronous schedule is one of them.
+static int64_t placedMicroBatches(const PhaseOptions &options) {
+  return pipelineShape(options).asynchronous ? 1 : options.microBatches;
+}
+
 /// Forward, backward and update on whole tensors.
 static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Before differentiation, so that its gradient is not one op either.
@@ -241,6 +246,13 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Differentiation copies what it finds: a slice of a linear that becomes a
   // smaller linear here is small in backward too.
   addCleanup(passes);
+  // Gradients have the order of what they are gradients of.
+  spmd::OrderSamplesOptions order;
+  order.mesh = options.mesh;
+  order.recipes = options.recipes;
+  order.microBatches = placedMicroBatches(options);
+  order.grains = options.grains;
+  passes.addPass(spmd::createOrderSamples(order));
   passes.addPass(graph::createGuardIndices());
   // Heads of a fused projection can only be placed where they are a dimension.
   // The slices of a norm by grains are those of the shape, with a mesh and
@@ -323,11 +335,6 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
     }
   }
   addCleanup(passes);
-}
-
-/// The parts of the batch. That of an asynchronous schedule is one of them.
-static int64_t placedMicroBatches(const PhaseOptions &options) {
-  return pipelineShape(options).asynchronous ? 1 : options.microBatches;
 }
 
 bool cleave::reducesNext(const PhaseOptions &options) {

@@ -124,10 +124,12 @@ def test_written_samples(form, options):
                                    rtol=1e-4, atol=1e-6)
 
 
-#: Models whose routers choose groups of experts, or write the chosen ones' weights, by `scatter`.
+#: Models whose routers choose groups of experts, or write the chosen ones' weights, by `scatter`;
+#: those of Llama 4 also repeat all tokens for each expert.
 ROUTED = {"deepseek_v3": "DeepseekV3ForCausalLM", "dots1": "Dots1ForCausalLM",
           "glm4_moe": "Glm4MoeForCausalLM", "glm_moe_dsa": "GlmMoeDsaForCausalLM",
-          "nemotron_h": "NemotronHForCausalLM", "solar_open": "SolarOpenForCausalLM"}
+          "llama4_text": "Llama4ForCausalLM", "nemotron_h": "NemotronHForCausalLM",
+          "solar_open": "SolarOpenForCausalLM"}
 
 
 @pytest.mark.parametrize("kind", ROUTED)

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/DependsOnIndex.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
@@ -12,6 +13,23 @@ using namespace cleave::graph;
 
 using ShardOffset =
     function_ref<Value(RankedTensorType, const FactorMapping &)>;
+
+bool cleave::graph::dependsOnIndex(Operation *op, int64_t factor) {
+  auto local = dyn_cast<PartitionableOpInterface>(op);
+  if (!local)
+    return false;
+  Block scratch;
+  OpBuilder builder(op->getContext());
+  builder.setInsertionPointToEnd(&scratch);
+  bool asked = false;
+  local.buildLocal(builder, op->getOperands(), op->getResultTypes(),
+                   [&](RankedTensorType, const FactorMapping &mapping) {
+                     for (ArrayRef<int64_t> dim : mapping)
+                       asked |= llvm::is_contained(dim, factor);
+                     return Value();
+                   });
+  return asked;
+}
 
 /// Builds `op` with other operands and result types.
 template <typename Op>

@@ -106,6 +106,15 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
       return error() << "must name an axis";
     return success();
   }
+  if (attribute.getName() == kSamplesAttr) {
+    auto dim = dyn_cast<IntegerAttr>(attribute.getValue());
+    auto type = op->getNumResults() == 1
+                    ? dyn_cast<RankedTensorType>(op->getResult(0).getType())
+                    : RankedTensorType();
+    if (!dim || !type || dim.getInt() < 0 || dim.getInt() >= type.getRank())
+      return error() << "must be a dimension of the one result";
+    return success();
+  }
   if (attribute.getName() == kStepsAttr) {
     auto lies = dyn_cast<ArrayAttr>(attribute.getValue());
     if (!lies || lies.size() != 3 || op->getNumOperands() != 2 ||

@@ -12,6 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/DependsOnIndex.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -65,7 +66,6 @@ private:
 
   bool canPermute(Operation *op);
   bool isUniform(Operation *op, const ShardingRule &rule, bool placed);
-  static bool dependsOnIndex(Operation *op, int64_t factor);
   Value constant(ArrayRef<int64_t> values);
   Value starts();
   Value permute(Value value, bool back);
@@ -83,25 +83,6 @@ private:
 };
 
 } // namespace
-
-/// Whether the result of `op` depends on the index of elements along `factor`:
-/// its form on a shard reads the offset.
-bool Reorderer::dependsOnIndex(Operation *op, int64_t factor) {
-  auto local = dyn_cast<graph::PartitionableOpInterface>(op);
-  if (!local)
-    return false;
-  Block scratch;
-  OpBuilder builder(op->getContext());
-  builder.setInsertionPointToEnd(&scratch);
-  bool asked = false;
-  local.buildLocal(builder, op->getOperands(), op->getResultTypes(),
-                   [&](RankedTensorType, const FactorMapping &mapping) {
-                     for (ArrayRef<int64_t> dim : mapping)
-                       asked |= llvm::is_contained(dim, factor);
-                     return Value();
-                   });
-  return asked;
-}
 
 /// Whether `op` is independent of the order: permuted dimensions are factors of
 /// their own, and the op does not depend on the index along them.
@@ -129,7 +110,7 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
       return false;
   for (int64_t factor : factors) {
     if (!placed && (rule.factors[factor].kind == FactorKind::Replicated ||
-                    dependsOnIndex(op, factor)))
+                    graph::dependsOnIndex(op, factor)))
       return false;
     // The factor must not be joined with others in one dimension.
     for (ArrayRef<FactorMapping> mappings :

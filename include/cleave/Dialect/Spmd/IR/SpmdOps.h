@@ -28,6 +28,9 @@ void registerIndexUseModels(mlir::DialectRegistry &registry);
 
 /// The names of the attributes of this dialect on functions and other ops.
 inline constexpr llvm::StringLiteral kShardingAttr = "spmd.sharding";
+/// On an op of one result, until recipes are applied: the dimension that holds
+/// samples in another order than the arguments, and is sharded as theirs are.
+inline constexpr llvm::StringLiteral kSamplesAttr = "spmd.samples";
 /// On an attention: the axis of its ring, along which keys and values rotate.
 inline constexpr llvm::StringLiteral kRingAttr = "spmd.ring";
 /// On a contraction that is computed in steps: the shardings of its two

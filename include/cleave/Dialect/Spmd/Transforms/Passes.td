@@ -130,6 +130,43 @@ def DecomposeHead : Pass<"spmd-decompose-head", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
+def OrderSamples : Pass<"spmd-order-samples", "::mlir::ModuleOp"> {
+  let summary = "Makes samples the major factor of joined and regrouped batches";
+  let description = [{
+    A dimension is sharded along its major factor. The concatenation of two batches
+    of B samples is a dimension of (2, B), and so is a batch that is repeated; a
+    batch of which a model reads halves is one of (2, B / 2). The pass follows the
+    samples from the arguments (`graph.batch_dim`) and exchanges these factors, up
+    to where a reduction, a slice or a reshape ends them. Ops that compute each
+    sample alone are unchanged, since they give the same in any order; ops that
+    depend on the index along the dimension (dropout) are given the index of each
+    piece, or their operands in the order of the model.
+
+    The result is a program on global tensors. It runs on a model, before it is
+    differentiated, and takes `mesh` and `recipes` as `--spmd-apply-recipes` does.
+    Where nothing shards the samples, and where the order of the model can be
+    sharded as well, it does nothing.
+    ```mlir
+    %j = graph.concat %a, %b {dim = 0} : tensor<8x4xf32>, tensor<8x4xf32>
+    %h = graph.tanh %j : tensor<16x4xf32>
+    %u = graph.slice %h {offsets = 0, 0, sizes = 8, 4}
+    // becomes, where reshapes are left out
+    %j = graph.concat %a, %b {dim = 1} : tensor<8x1x4xf32>, tensor<8x1x4xf32>
+    %h = graph.tanh %j : tensor<16x4xf32>
+    %u = graph.slice %h {offsets = 0, 0, 0, sizes = 8, 1, 4}
+    ```
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+  let options = [Option<"mesh", "mesh", "std::string", "",
+                        "The axes of the mesh and their sizes: dp=2,cp=4">,
+                 Option<"recipes", "recipes", "std::string", "",
+                        "The recipes and placements that will be applied">,
+                 Option<"microBatches", "micro-batches", "int64_t", "1",
+                        "The number of micro-batches">,
+                 Option<"grains", "grains", "int64_t", "0",
+                        "The number of grains of the batch, or 0">];
+}
+
 def OrderSequence : Pass<"spmd-order-sequence", "::mlir::ModuleOp"> {
   let summary = "Permutes sequences of causal ring attention into zig-zag order";
   let description = [{

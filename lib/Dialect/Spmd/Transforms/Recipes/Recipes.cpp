@@ -409,8 +409,23 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
       if (failed(apply(annotator, call.axes)))
         return failure();
     }
+    splitOrderedSamples(annotator);
     norms.finish(&annotator);
     return success();
+  }
+
+  /// Shards samples in another order than that of the arguments as these are.
+  static void splitOrderedSamples(Annotator &annotator) {
+    AxisList axes = annotator.sampleAxes();
+    for (func::FuncOp function : annotator.entries())
+      for (Operation &op :
+           llvm::make_early_inc_range(function.getBody().front()))
+        if (auto dim = op.getAttrOfType<IntegerAttr>(kSamplesAttr)) {
+          op.removeAttr(kSamplesAttr);
+          for (const AxisRef &axis : axes)
+            if (axis.isWhole())
+              annotator.splitValue(op.getResult(0), dim.getInt(), axis.name);
+        }
   }
 
   /// What is a parameter of one entry is that of all entries that name it: a
