@@ -163,8 +163,11 @@ Error Trainer::fillBatch(const TokenData &tokens, WindowOrder &windows,
 Expected<bool> Trainer::readCommand() {
   // Of several processes, others may wait for this one in the step.
   bool alone = session->getLocalRanks() == session->getRanks();
-  Expected<bool> read = command->read(
-      batch, commandRows.data(), [&] { return alone && stopSignal() != 0; });
+  Expected<bool> read = [&] {
+    Busy busy = session->busy();
+    return command->read(batch, commandRows.data(),
+                         [&] { return alone && stopSignal() != 0; });
+  }();
   if (std::string note = command->takeNote(); !note.empty())
     progress->note(note);
   if (!read || !*read || alone)
@@ -215,6 +218,7 @@ Error Trainer::seekCommand(const TrainingState &state) {
     out() << "data command: reading the " << before.sequence
           << " sequences of epoch " << before.epoch
           << " that were used before\n";
+  Busy busy = session->busy();
   Expected<std::string> difference =
       command->seek(before, known && !options.acceptChanges);
   if (!difference)

@@ -197,10 +197,12 @@ struct Flags {
       cl::value_desc("n"), cl::cat(outputCategory)};
   cl::opt<int> patience{
       "patience",
-      cl::desc("Seconds that ranks which are processes wait for each other "
-               "before the run ends and says for whom (default 300, or "
-               "$CLEAVE_PATIENCE); for one that writes files, ten times as "
-               "long"),
+      cl::desc(
+          "Seconds that ranks which are processes wait for each other, and "
+          "that a data command writes no token, before the run ends and "
+          "says what it has waited for (default 300, or "
+          "$CLEAVE_PATIENCE); for a rank that reads or writes files, ten "
+          "times as long"),
       cl::init(cleave::runtime::defaultPatience), cl::value_desc("seconds"),
       cl::cat(trainingCategory)};
   cl::opt<bool> reportMemory{"report-memory", cl::desc("Print memory by use"),
@@ -412,6 +414,10 @@ int main(int argc, char **argv) {
   if (flags.patience.getNumOccurrences() > 0)
     cleave::runtime::setPatience(
         std::min<int>(flags.patience, cleave::runtime::mostPatience));
+  if (std::string wrong = cleave::runtime::patienceProblem(); !wrong.empty()) {
+    printError(wrong);
+    return 1;
+  }
   options.randomInit = flags.randomInit;
   options.saveNonFinite = flags.saveNonFinite;
   options.acceptChanges = flags.acceptChanges;

@@ -596,7 +596,7 @@ void SocketMesh::judgeWait(Wait &wait, const MessageBatch &batch) {
   if (!wait.said && time >= std::max(patienceMs / 10, sayMs)) {
     wait.said = true;
     std::fprintf(stderr, "rank %d waits for %s%s (%s, at most %lld s)\n", own,
-                 whom.c_str(), writes ? ", which writes files" : "",
+                 whom.c_str(), writes ? ", which reads or writes files" : "",
                  forSeconds(time).c_str(), static_cast<long long>(most / 1000));
   }
   bool all = reason->state == stateWaits;
@@ -605,7 +605,7 @@ void SocketMesh::judgeWait(Wait &wait, const MessageBatch &batch) {
   std::string hint = " " + forSeconds(patienceMs) + "; " + patienceHint();
   noteLocked(all ? own : reason->rank,
              all ? "waits for " + whom + ", and these for others," + hint
-                 : (writes ? "writes files while others wait for it"
+                 : (writes ? "reads or writes files while others wait for it"
                            : "does not come to what others wait for: it is "
                              "busy with something else,") +
                        hint);

@@ -135,13 +135,13 @@ struct Wait {
       std::fprintf(stderr,
                    "rank %d waits for %s%s (for %.0f s, at most %.0f s)\n",
                    owner.rank, whom.c_str(),
-                   writes ? ", which writes files" : "", time, most);
+                   writes ? ", which reads or writes files" : "", time, most);
     }
     std::string hint = " for " + std::to_string(static_cast<int>(patience)) +
                        " s; " + patienceHint();
     if (reason >= 0 && time >= most)
       owner.heartbeat.accuse(
-          reason, (writes ? "writes files while others wait for it"
+          reason, (writes ? "reads or writes files while others wait for it"
                           : "does not come to what others wait for: it is busy "
                             "with something else,") +
                       hint);

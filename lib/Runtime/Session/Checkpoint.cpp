@@ -210,6 +210,7 @@ Session::readCheckpoint(llvm::StringRef directory,
 }
 
 Expected<TrainingState> Session::loadCheckpoint(llvm::StringRef directory) {
+  Busy busy = this->busy();
   std::vector<Loaded> files;
   Expected<TrainingState> state = readCheckpoint(directory, files);
   // If one process alone could not read its files, the others must not go on.

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Session/CommandData.h"
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Program.h"
@@ -14,12 +15,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <utility>
 
@@ -170,7 +173,7 @@ void CommandData::stop() {
   if (processes.empty())
     return;
   ::kill(-processes.front(), SIGTERM);
-  for (pid_t process : processes) {
+  for (pid_t process : llvm::drop_begin(processes, endedProcesses)) {
     // Most end at once; one that does not is given a second. Nobody may know
     // any more how it ended, which does not matter here.
     for (int i = 0; ::waitpid(process, nullptr, WNOHANG) == 0; ++i) {
@@ -179,7 +182,45 @@ void CommandData::stop() {
       ::usleep(10000);
     }
   }
+  forgetProcesses();
+}
+
+void CommandData::forgetProcesses() {
   processes.clear();
+  endedProcesses = 0;
+  ends.clear();
+}
+
+//===----------------------------------------------------------------------===//
+// Waiting
+//===----------------------------------------------------------------------===//
+
+static double nowSeconds() {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
+void CommandData::beginWait() {
+  waited = 0;
+  lastLook = nowSeconds();
+  saidWait = false;
+}
+
+Error CommandData::judgeWait(StringRef what) {
+  // Time in which this process did not run is none.
+  double now = nowSeconds(), most = patienceSeconds();
+  waited += std::min(now - lastLook, 1.0);
+  lastLook = now;
+  if (waited >= most)
+    return fail(what + " for " + Twine(patienceSeconds()) + " s; " +
+                patienceHint());
+  if (!saidWait && waited >= std::max(most / 10, 5.0)) {
+    saidWait = true;
+    std::fprintf(stderr, "the data command %s (for %.0f s, at most %.0f s)\n",
+                 what.str().c_str(), waited, most);
+  }
+  return Error::success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -238,57 +279,72 @@ static std::string endOf(int status) {
   return "";
 }
 
-Error CommandData::endCommand() {
-  ::close(pipe);
-  pipe = -1;
-  std::string ends;
-  for (pid_t process : processes) {
+Expected<CommandData::Filled>
+CommandData::endCommand(llvm::function_ref<bool()> interrupted) {
+  for (useconds_t pause = 50; endedProcesses < processes.size();) {
     int status = 0;
-    pid_t found;
-    while ((found = ::waitpid(process, &status, 0)) < 0 && errno == EINTR)
-      ;
+    pid_t found = ::waitpid(processes[endedProcesses], &status, WNOHANG);
+    if (found == 0 || (found < 0 && errno == EINTR)) {
+      if (interrupted())
+        return Filled::Interrupted;
+      if (Error error = judgeWait("has closed its output and has not ended"))
+        return std::move(error);
+      ::usleep(pause);
+      pause = std::min<useconds_t>(2 * pause, 50000);
+      continue;
+    }
     // Where SIGCHLD is ignored, the system has forgotten it.
     if (ends.empty())
       ends = found < 0 ? std::string("ended in a way that is not known (") +
                              std::strerror(errno) + ")"
                        : endOf(status);
+    ++endedProcesses;
   }
-  processes.clear();
+  ::close(pipe);
+  pipe = -1;
+  std::string how = ends;
+  forgetProcesses();
   if (inMessage)
     return fail(message);
-  if (!ends.empty())
-    return makeError("the data command " + ends + " after " + Twine(rows) +
+  if (!how.empty())
+    return makeError("the data command " + how + " after " + Twine(rows) +
                      (rows == 1 ? " row" : " rows") + " of epoch " +
                      Twine(position.epoch) +
                      ": that is not the end of the data");
   if (Error error = endNumber())
-    return error;
+    return std::move(error);
   rows += inRow;
   inRow = false;
-  return Error::success();
+  return Filled::End;
 }
 
 Expected<CommandData::Filled>
 CommandData::fill(llvm::function_ref<bool()> interrupted) {
   char bytes[1 << 16];
   while (true) {
+    // Rows without tokens are nothing to train on either.
+    if (interrupted())
+      return Filled::Interrupted;
+    if (Error error = judgeWait("has written no token"))
+      return std::move(error);
     struct pollfd ready = {pipe, POLLIN, 0};
     int found = ::poll(&ready, 1, /*milliseconds=*/100);
-    if (found == 0 || (found < 0 && errno == EINTR)) {
-      if (interrupted())
-        return Filled::Interrupted;
+    if (found == 0 || (found < 0 && errno == EINTR))
       continue;
-    }
     ssize_t count = found < 0 ? -1 : ::read(pipe, bytes, sizeof bytes);
     if (count < 0 && errno == EINTR)
       continue;
     if (count < 0)
       return fail(Twine("cannot read: ") + std::strerror(errno));
-    Error error = count ? parse(StringRef(bytes, static_cast<size_t>(count)))
-                        : endCommand();
-    if (error)
+    if (count == 0)
+      return endCommand(interrupted);
+    int64_t before = total;
+    if (Error error = parse(StringRef(bytes, static_cast<size_t>(count))))
       return std::move(error);
-    return count ? Filled::Tokens : Filled::End;
+    if (total == before)
+      continue;
+    beginWait();
+    return Filled::Tokens;
   }
 }
 
@@ -330,6 +386,7 @@ std::string CommandData::takeNote() { return std::exchange(note, ""); }
 Expected<bool> CommandData::read(int64_t count, int64_t *to,
                                  llvm::function_ref<bool()> interrupted) {
   size_t size = static_cast<size_t>(length);
+  beginWait();
   while (count > 0) {
     if (tokens.size() - first >= size) {
       llvm::ArrayRef<int64_t> sequence(tokens.data() + first, size);

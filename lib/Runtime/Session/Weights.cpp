@@ -329,6 +329,7 @@ Error Session::take(Loaded &loaded) {
 }
 
 Error Session::load(llvm::StringRef path, bool optimizer) {
+  Busy busy = this->busy();
   Expected<Loaded> loaded = check(path, optimizer);
   // If one process alone could not read its files, the others must not go on.
   std::string wrong = loaded ? "nothing" : llvm::toString(loaded.takeError());

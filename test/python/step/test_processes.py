@@ -121,6 +121,19 @@ def test_what_one_does_ends_all(tmp_path, what, message):
     assert message in text, text
 
 
+BUSY = ("rank 1: does not come to what others wait for: it is busy with something else, for 2 s; "
+        "--patience (of Python: patience; else CLEAVE_PATIENCE) sets another time")
+
+
+@needs_mpi
+@pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1; test/Runtime/mpi.test has it without Python")
+@pytest.mark.parametrize("what", ["endless", "asleep"])
+def test_an_endless_loop_of_one_ends_all(tmp_path, what):
+    """`finally` is done at least in the first that ends, by which the launcher ends the others."""
+    text = run("dp", tmp_path, what, processes=2, code=1)
+    assert BUSY in text and list(tmp_path.glob("finally-*")), text
+
+
 @needs_mpi
 def test_refused_alike(tmp_path):
     """All refuse a bad batch with one message, and go on."""

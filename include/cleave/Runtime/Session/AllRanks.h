@@ -47,7 +47,8 @@ private:
   cleave_group *everyone = nullptr;
 };
 
-/// As long as it lives, this rank writes what others wait for. Null for none.
+/// As long as it lives, this rank reads or writes what others wait for. Null
+/// for none.
 class Busy {
 public:
   explicit Busy(cleave_communicator *communicator)

@@ -51,7 +51,7 @@ public:
 
   /// Reads `count` sequences, one after another into `to`, across the ends of
   /// epochs. False if `interrupted`, which is asked while the command writes
-  /// nothing, says so.
+  /// no tokens, says so.
   llvm::Expected<bool> read(int64_t count, int64_t *to,
                             llvm::function_ref<bool()> interrupted);
 
@@ -71,12 +71,17 @@ private:
   llvm::Error startProcess(std::vector<std::string> words, int input,
                            int output);
   void stop();
+  void forgetProcesses();
+  /// A wait for the command begins; it fails when it has lasted for as long as
+  /// ranks wait for each other (Patience.h), and says what it waits for before.
+  void beginWait();
+  llvm::Error judgeWait(llvm::StringRef what);
   /// What a read of the pipe gave.
   enum class Filled : uint8_t { Tokens, End, Interrupted };
   llvm::Expected<Filled> fill(llvm::function_ref<bool()> interrupted);
   llvm::Error parse(llvm::StringRef bytes);
   llvm::Error endNumber();
-  llvm::Error endCommand();
+  llvm::Expected<Filled> endCommand(llvm::function_ref<bool()> interrupted);
   llvm::Error endEpoch();
   void beginEpoch(int64_t epoch);
   llvm::Error fail(const llvm::Twine &message) const;
@@ -90,6 +95,13 @@ private:
 
   /// The command, and what encodes its documents; the first leads the group.
   std::vector<pid_t> processes;
+  /// How many of them have ended, and how the first of those did that failed.
+  size_t endedProcesses = 0;
+  std::string ends;
+  /// Seconds for which no token has come, when that was last looked at, and
+  /// whether it was said.
+  double waited = 0, lastLook = 0;
+  bool saidWait = false;
   /// The pipe from the last process, or -1.
   int pipe = -1;
 

@@ -328,6 +328,12 @@ public:
   /// processes call it.
   llvm::Expected<std::vector<std::string>> gather(llvm::StringRef text) const;
 
+  /// As long as the result lives, other processes wait longer for this one,
+  /// which reads or writes.
+  Busy busy() const {
+    return Busy(alone() ? nullptr : first().getCommunicator());
+  }
+
   /// Ends all ranks, because this process cannot continue.
   void fail(llvm::StringRef message);
 
