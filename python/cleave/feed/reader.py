@@ -78,8 +78,8 @@ class Feed:
     @property
     def position(self) -> int:
         """Where the feed is, as one number that fits `Step.data_position`. Within the first epoch
-        it is `used`; where what comes next depends on how many rows an epoch has, which is in
-        later epochs and in the last block that is shuffled, it also holds a check of this number:
+        it is `used`. In later epochs and in the last block that is shuffled, the following rows
+        depend on the number of rows of an epoch: there it also holds a check of this number, and
         a feed that has more or fewer rows refuses it. A plain number of rows is taken without
         this check."""
         check = self._check
