@@ -7,17 +7,21 @@
 ///
 /// \file
 /// libnccl.so.2 for machines without a device, next to the fake driver in the
-/// same folder: for ranks that are threads of one process; an identity of
-/// another process is refused. The calls of a group
+/// same folder: for ranks that are threads of one process, or of several on one
+/// machine, which meet in a folder (NcclBoard.h). The calls of a group
 /// are one op of each stream, which runs when all that take part have reached
 /// theirs: collectives of a communicator match in the order of calls, messages
 /// in the order of each pair. Sums are in the order of a ring, which begins
 /// elsewhere for each part of the elements, and rounded after each addition. A
 /// maximum with NaN may or may not be NaN.
 ///
+/// As NCCL 2.30 does, members of one host ($NCCL_HOSTID, else the machine) on
+/// one device are refused unless $NCCL_MULTI_RANK_GPU_ENABLE is 1; with
+/// NCCL_DEBUG=WARN standard output says why.
+///
 /// Members whose calls differ end the process with a message. So do exchanges
-/// of which none ends for a while ($CLEAVE_FAKE_NCCL_PATIENCE, 20 seconds): on
-/// a device they would wait forever.
+/// of which none ends for a while ($CLEAVE_FAKE_NCCL_PATIENCE, 20 seconds, 120
+/// between processes): on a device they would wait forever.
 ///
 /// CLEAVE_FAKE_NCCL applies faults, separated by commas. N counts the calls of
 /// a device that move data, from 1:
@@ -32,6 +36,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Hooks.h"
+#include "NcclBoard.h"
 #include <algorithm>
 #include <chrono>
 #include <climits>
@@ -101,6 +106,7 @@ struct Driver {
   decltype(&cleave_fake_host) host = nullptr;
   decltype(&cleave_fake_room) room = nullptr;
   int (*device)(int *) = nullptr;
+  int (*uuid)(char *, int) = nullptr;
 };
 
 /// That of the folder of this library.
@@ -123,10 +129,12 @@ const Driver *driver() {
     load(result.host, "cleave_fake_host");
     load(result.room, "cleave_fake_room");
     load(result.device, "cuCtxGetDevice");
+    load(result.uuid, "cuDeviceGetUuid_v2");
     return result;
   }();
-  return found.enqueue && found.host && found.room && found.device ? &found
-                                                                   : nullptr;
+  bool whole =
+      found.enqueue && found.host && found.room && found.device && found.uuid;
+  return whole ? &found : nullptr;
 }
 
 //===----------------------------------------------------------------------===//
@@ -259,6 +267,10 @@ struct Exchange {
   std::set<int> arrived;
   size_t members = 0;
   bool done = false;
+  /// Between processes: what it is called on the board, and who else takes
+  /// part; only the call of this member is among those above.
+  std::string name;
+  std::vector<int> others;
 };
 
 struct Communicator {
@@ -272,10 +284,15 @@ struct Communicator {
 };
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
-/// All members of one identity.
+/// All members of one identity that this process has.
 struct Clique {
-  int members = 0, joined = 0, finalized = 0;
+  int members = 0, joined = 0, finalized = 0, ended = 0;
   std::string name;
+  std::unique_ptr<fake::Board> board;
+  /// Whether all have joined, and whether some are in other processes.
+  bool connected = false, spread = false;
+  /// Success, or why they may not be connected.
+  int refusal = Success;
   /// By sender and receiver, or -1 for collectives, and number.
   std::map<std::tuple<int, int, size_t>, std::shared_ptr<Exchange>> exchanges;
 };
@@ -346,7 +363,7 @@ void perform(const Exchange &exchange) {
     const Call *from = nullptr, *to = nullptr;
     for (const auto &[end, call] : exchange.calls)
       (call.kind == Send ? from : to) = &call;
-    if (bytes)
+    if (bytes && to->dst)
       std::memmove(to->dst, from->src, bytes);
     return;
   }
@@ -373,22 +390,77 @@ void perform(const Exchange &exchange) {
              (i + 1) * any.count, members * any.count, any.operation);
     }
     for (size_t i = 0; i < members && bytes; ++i)
-      std::memcpy(dsts[i], results[i].data(), bytes);
+      if (dsts[i])
+        std::memcpy(dsts[i], results[i].data(), bytes);
     return;
   }
   case AllGather:
     for (char *dst : dsts)
-      for (size_t i = 0; i < members && bytes; ++i)
+      for (size_t i = 0; i < members && bytes && dst; ++i)
         std::memmove(dst + i * bytes, srcs[i], bytes);
     return;
   case Broadcast:
     for (char *dst : dsts)
-      if (bytes)
+      if (bytes && dst)
         std::memmove(dst, srcs[root], bytes);
     return;
   default:
     return;
   }
+}
+
+/// Whether two calls of one exchange go together.
+void match(const Clique &clique, const Call &one, const Call &other) {
+  bool message = one.kind == Send || one.kind == Receive;
+  bool same = one.count == other.count && one.type == other.type &&
+              (message ? one.kind != other.kind
+                       : one.kind == other.kind && one.peer == other.peer &&
+                             one.operation == other.operation);
+  if (!same)
+    die("members of " + clique.name + " make different calls: " + one.text() +
+        ", and " + other.text());
+}
+
+/// What the others of an exchange between processes get.
+void send(const Communicator &own, const Exchange &exchange) {
+  const Call &call = exchange.calls.begin()->second;
+  size_t bytes = call.count * typeBytes[call.type];
+  if (call.kind == ReduceScatter)
+    bytes *= exchange.members;
+  if (call.kind == Receive ||
+      (call.kind == Broadcast && call.peer != own.member))
+    bytes = 0;
+  Call head = call;
+  head.src = head.dst = nullptr;
+  own.clique->board->send(
+      exchange.name, own.member, int(exchange.others.size()),
+      {reinterpret_cast<const char *>(&head), sizeof head}, call.src, bytes);
+}
+
+/// Whether all others of an exchange between processes have reached it.
+bool haveSent(const Communicator &own, const Exchange &exchange) {
+  return std::all_of(
+      exchange.others.begin(), exchange.others.end(),
+      [&](int other) { return own.clique->board->has(exchange.name, other); });
+}
+
+/// Moves what this member gets.
+void receive(const Communicator &own, const Exchange &exchange) {
+  Exchange whole = exchange;
+  std::map<int, std::vector<char>> data;
+  for (int other : exchange.others) {
+    std::string head;
+    Call call;
+    own.clique->board->receive(exchange.name, other, sizeof call, head,
+                               data[other]);
+    if (head.size() != sizeof call)
+      die(exchange.name + " of " + own.clique->name + " is not there");
+    std::memcpy(static_cast<void *>(&call), head.data(), sizeof call);
+    match(*own.clique, call, exchange.calls.begin()->second);
+    call.src = data[other].data();
+    whole.calls[other] = call;
+  }
+  perform(whole);
 }
 
 std::string describe(const Op &op) {
@@ -420,8 +492,14 @@ bool isReady(void *data) {
     // A message to itself has both ends in one op.
     for (const auto &[end, call] : exchange->calls)
       if (end == key || end == key + INT_MAX / 2)
-        if (exchange->arrived.insert(end).second)
+        if (exchange->arrived.insert(end).second) {
           s.moved = Clock::now();
+          if (!exchange->name.empty() && !own->aborted)
+            send(*own, *exchange);
+        }
+    if (!own->aborted && !exchange->name.empty() && haveSent(*own, *exchange))
+      exchange->arrived.insert(exchange->others.begin(),
+                               exchange->others.end());
     if (!own->aborted &&
         (own->error || exchange->arrived.size() < exchange->members))
       ready = false;
@@ -431,7 +509,10 @@ bool isReady(void *data) {
     return true;
   }
   s.waiting.insert(op);
-  double patience = 20;
+  bool spread = std::any_of(op->parts.begin(), op->parts.end(), [](auto &part) {
+    return std::get<0>(part)->clique->spread;
+  });
+  double patience = spread ? 120 : 20;
   if (const char *text = std::getenv("CLEAVE_FAKE_NCCL_PATIENCE"))
     patience = std::strtod(text, nullptr);
   if (std::chrono::duration<double>(Clock::now() - s.moved).count() >
@@ -451,7 +532,10 @@ void run(void *data) {
   for (auto &[own, exchange] : op->parts)
     if (!own->aborted && !exchange->done &&
         exchange->arrived.size() == exchange->members) {
-      perform(*exchange);
+      if (exchange->name.empty())
+        perform(*exchange);
+      else
+        receive(*own, *exchange);
       exchange->done = true;
       s.moved = Clock::now();
     }
@@ -485,21 +569,28 @@ std::shared_ptr<Exchange> enter(Communicator &own, const Call &call) {
     key = {-1, -1, own.collectives++};
     members = static_cast<size_t>(own.clique->members);
   }
+  auto [from, to, number] = key;
+  // A message to itself needs no board.
+  if (own.clique->spread && (from < 0 || from != to)) {
+    auto exchange = std::make_shared<Exchange>();
+    exchange->members = members;
+    exchange->calls[own.member] = call;
+    exchange->name =
+        (from < 0 ? "all" : std::to_string(from) + "-" + std::to_string(to)) +
+        "-" + std::to_string(number);
+    if (from >= 0)
+      exchange->others = {own.member == from ? to : from};
+    for (int other = 0; from < 0 && other < own.clique->members; ++other)
+      if (other != own.member)
+        exchange->others.push_back(other);
+    return exchange;
+  }
   std::shared_ptr<Exchange> &exchange = own.clique->exchanges[key];
   if (!exchange)
     exchange = std::make_shared<Exchange>();
   exchange->members = members;
-  if (!exchange->calls.empty()) {
-    const Call &other = exchange->calls.begin()->second;
-    bool same = other.count == call.count && other.type == call.type &&
-                (members == 2 && std::get<0>(key) >= 0
-                     ? other.kind != call.kind
-                     : other.kind == call.kind && other.peer == call.peer &&
-                           other.operation == call.operation);
-    if (!same)
-      die("members of " + own.clique->name +
-          " make different calls: " + other.text() + ", and " + call.text());
-  }
+  if (!exchange->calls.empty())
+    match(*own.clique, exchange->calls.begin()->second, call);
   exchange->calls[end] = call;
   std::shared_ptr<Exchange> result = exchange;
   if (exchange->calls.size() == members)
@@ -550,7 +641,7 @@ int add(void *handle, void *stream, Call call, size_t sent, size_t received) {
       return InvalidArgument;
     if (call.type < 0 || call.type >= Types)
       return InvalidArgument;
-    if (own->clique->joined < own->clique->members)
+    if (!own->clique->connected || own->clique->refusal)
       return InvalidUsage;
     if (call.peer < 0 || call.peer >= own->clique->members)
       return InvalidArgument;
@@ -613,13 +704,55 @@ EXPORT const char *ncclGetErrorString(int status) {
   }
 }
 
+/// The identity: a name, and behind it the path of its board.
+constexpr size_t pathAt = 48;
+
 EXPORT int ncclGetUniqueId(Id *id) {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   std::memset(id, 0, sizeof *id);
-  std::snprintf(id->bytes, sizeof id->bytes, "clique %zu of process %d",
-                ++s.ids, int(getpid()));
+  std::snprintf(id->bytes, pathAt, "clique %zu of process %d", ++s.ids,
+                int(getpid()));
+  std::snprintf(id->bytes + pathAt, sizeof id->bytes - pathAt, "%s",
+                fake::Board::make(s.ids).c_str());
   return Success;
+}
+
+/// The host that a member believes to be on, and its device.
+static std::string placeOf(int device) {
+  char machine[256] = "", uuid[16] = "";
+  gethostname(machine, sizeof machine - 1);
+  const char *host = std::getenv("NCCL_HOSTID");
+  driver()->uuid(uuid, device);
+  std::string text = std::string(host ? host : machine) + " ";
+  for (char byte : uuid)
+    text += "0123456789abcdef"[byte >> 4 & 15],
+        text += "0123456789abcdef"[byte & 15];
+  return text;
+}
+
+/// Whether all members have joined, and whether that may be.
+static void connect(Clique &clique) {
+  if (clique.connected)
+    return;
+  std::vector<std::string> places =
+      clique.board->notes("place", clique.members);
+  if (places.empty())
+    return;
+  clique.connected = true;
+  clique.spread = clique.joined < clique.members;
+  const char *shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  std::set<std::string> distinct(places.begin(), places.end());
+  if (distinct.size() == places.size() || (shared && !std::strcmp(shared, "1")))
+    return;
+  clique.refusal = InvalidUsage;
+  if (const char *debug = std::getenv("NCCL_DEBUG");
+      debug && std::strcmp(debug, "VERSION")) {
+    std::printf(
+        "NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.\n");
+    std::fflush(stdout);
+  }
 }
 
 EXPORT int ncclCommInitRankConfig(void **result, int members, Id id, int member,
@@ -631,32 +764,39 @@ EXPORT int ncclCommInitRankConfig(void **result, int members, Id id, int member,
   } given;
   std::memcpy(&given, config, sizeof given);
   if (given.size < sizeof given || given.magic != 0xcafebeef ||
-      given.version < 21400 || given.blocking != 0 || members < 1 ||
-      member < 0 || member >= members)
+      given.version < 21400 || given.blocking < 0 || given.blocking > 1 ||
+      members < 1 || member < 0 || member >= members)
     return InvalidArgument;
-  // Members are threads of one process.
-  std::string process = " of process " + std::to_string(getpid());
-  if (!std::string(id.bytes).ends_with(process))
-    return InvalidUsage;
   State &s = state();
   auto own = std::make_shared<Communicator>();
   if (driver()->device(&own->device))
     return UnhandledCudaError;
-  std::lock_guard<std::mutex> lock(s.mutex);
+  std::string place = placeOf(own->device);
+  std::unique_lock<std::mutex> lock(s.mutex);
   std::shared_ptr<Clique> &clique = s.cliques[id.bytes];
-  if (!clique)
+  if (!clique) {
     clique = std::make_shared<Clique>();
+    clique->board = std::make_unique<fake::Board>(id.bytes + pathAt);
+  }
   if (clique->members && clique->members != members)
     die("members of " + std::string(id.bytes) + " differ in its size");
   clique->members = members;
   clique->name = id.bytes;
   ++clique->joined;
+  clique->board->note("place", member, place);
   own->clique = clique;
   own->member = member;
   *result = own.get();
   s.communicators[own.get()] = own;
   s.moved = Clock::now();
-  return InProgress;
+  if (!given.blocking)
+    return InProgress;
+  while (connect(*own->clique), !own->clique->connected) {
+    lock.unlock();
+    usleep(1000);
+    lock.lock();
+  }
+  return own->clique->refusal;
 }
 
 EXPORT int ncclCommGetAsyncError(void *handle, int *status) {
@@ -664,11 +804,15 @@ EXPORT int ncclCommGetAsyncError(void *handle, int *status) {
   CommunicatorPtr own = find(handle);
   if (!own)
     return InvalidArgument;
-  *status = own->error                                   ? own->error
-            : own->clique->joined < own->clique->members ? InProgress
-            : own->finalized && own->clique->finalized < own->clique->members
-                ? InProgress
-                : Success;
+  Clique &clique = *own->clique;
+  connect(clique);
+  bool finalizing = own->finalized && clique.finalized < clique.members &&
+                    clique.board->notes("final", clique.members).empty();
+  *status = own->error          ? own->error
+            : clique.refusal    ? clique.refusal
+            : !clique.connected ? InProgress
+            : finalizing        ? InProgress
+                                : Success;
   return Success;
 }
 
@@ -679,6 +823,7 @@ EXPORT int ncclCommFinalize(void *handle) {
     return InvalidArgument;
   own->finalized = true;
   ++own->clique->finalized;
+  own->clique->board->note("final", own->member, "");
   return InProgress;
 }
 
@@ -691,6 +836,13 @@ static int end(void *handle, bool aborts) {
   own->aborted = aborts;
   s.communicators.erase(handle);
   s.moved = Clock::now();
+  Clique &clique = *own->clique;
+  clique.board->note("end", own->member, "");
+  bool last = ++clique.ended == clique.members ||
+              !clique.board->notes("end", clique.members).empty();
+  // Between processes nothing comes after an abort.
+  if (last || (aborts && clique.spread))
+    clique.board->remove();
   return Success;
 }
 

@@ -2,7 +2,8 @@
 # Exceptions. See LICENSE for license information.
 """Processes that have a GPU each, which is a stand-in (test/fake_cuda): started by mpirun, by
 torchrun and by the variables of torchrun and of Slurm, against threads of one process. What they
-exchange goes through the host, with the same bits; NCCL's stand-in is one of threads."""
+exchange goes through the host, with the same bits, or by NCCL, whose stand-in connects processes
+of one machine."""
 
 import json
 import os
@@ -209,17 +210,46 @@ def test_a_process_that_dies_ends_the_others(how, message, program):
     assert message in found[0][1], found[0][1]
 
 
-def test_nccl_of_processes_that_share_a_gpu(program, monkeypatch):
-    """Where it is asked for, it connects them: the stand-in is of threads, and refuses. Threads of
-    one process would wait for each other."""
+#: With which NCCL takes two processes of one machine for two hosts, or lets them share a GPU.
+WAYS = {"hosts": lambda rank: {"NCCL_HOSTID": f"host-{rank}"},
+        "one host": lambda rank: {"NCCL_MULTI_RANK_GPU_ENABLE": 1}}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_nccl_of_processes_that_share_a_gpu(way, program, monkeypatch):
+    """Where it is asked for, it connects them, with the bits of threads that have a GPU each."""
     ranks, folder, command = program
+    monkeypatch.delenv("CLEAVE_NCCL")
+    done = subprocess.run(command("nccl.log"), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
     monkeypatch.setenv("CLEAVE_NCCL", "on")
     *words, log = command("shared.log")
     shared = [*words[:-1], f"--ranks-per-device={ranks}", words[-1], log]
     variables = torchrun_variables(free_port(), ranks)
-    found = end(start(shared, ranks, variables))
-    assert all(code == 1 and "NCCL: connecting ranks" in said for code, said in found), found
+    processes = start(shared, ranks, lambda rank: variables(rank) | WAYS[way](rank))
+    found = end(processes)
+    assert all(code == 0 for code, _ in found), found
+    assert results(folder, "shared.log") == results(folder, "nccl.log")
+    for rank in range(ranks):
+        assert "name=nccl-" in (folder / f"shared.log.ops{rank}").read_text()
+        assert not list(pathlib.Path("/dev/shm").glob(f"cleave-fake-nccl-{processes[rank].pid}-*"))
+
+
+def test_nccl_refuses_processes_that_share_a_gpu(program, monkeypatch):
+    """As NCCL does unless it is told otherwise. Threads of one process would wait for each other,
+    and without NCCL processes exchange through the host."""
+    ranks, folder, command = program
+    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
+    monkeypatch.setenv("CLEAVE_NCCL", "on")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    *words, log = command("refused.log")
+    shared = [*words[:-1], f"--ranks-per-device={ranks}", words[-1], log]
+    found = end(start(shared, ranks, torchrun_variables(free_port(), ranks)))
+    # Who learns of another's failure first says that.
+    assert {code for code, _ in found} == {1}, found
+    assert any("invalid usage (5)" in said and "NCCL: connecting ranks" in said
+               and "using the same GPU" in said for _, said in found), found
     done = subprocess.run(shared, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "NCCL cannot be used: ranks of one process share a GPU" in done.stderr
     monkeypatch.delenv("CLEAVE_NCCL")
