@@ -25,6 +25,9 @@
 /// addresses are not used again. An address that is in no allocation ends the
 /// process or gives CUDA_ERROR_ILLEGAL_ADDRESS, then and later.
 ///
+/// CLEAVE_FAKE_QUEUE=N bounds what is under way on a device: a call that would
+/// add to N ops waits, as launches do when a queue is full (without end: the default).
+///
 /// CLEAVE_FAKE_DEVICES, CLEAVE_FAKE_NAME ("Fake"), CLEAVE_FAKE_CAPABILITY
 /// ("9.0") and CLEAVE_FAKE_MEMORY (bytes, 1 GiB) describe the devices, CLEAVE_FAKE_DRIVER_VERSION (13000) the
 /// driver.

@@ -202,18 +202,24 @@ void waitFor(OpPtr target, Lock &lock) {
         break;
     }
   }
+  int quiet = 0;
   while (target->state != Op::Done) {
     OpPtr op = how == Order::Latest ? neededReady(target) : anyReady(how);
     if (op) {
       execute(op, lock);
+      quiet = 0;
       continue;
     }
-    // Other threads run what is needed, or what they append makes it ready.
+    // Other threads run what is needed, or what they append makes it ready;
+    // other processes say nothing when they do.
     // They may wait for what this one has not run.
-    auto status = state().changed.wait_for(lock, std::chrono::milliseconds(20));
-    if (target->state != Op::Done && status == std::cv_status::timeout)
+    auto status = state().changed.wait_for(lock, std::chrono::milliseconds(1));
+    quiet = status == std::cv_status::timeout ? quiet + 1 : 0;
+    if (target->state != Op::Done && quiet == 20) {
+      quiet = 0;
       if (OpPtr other = anyReady(how))
         execute(other, lock);
+    }
   }
 }
 
@@ -310,6 +316,24 @@ bool legacyForbidden(Stream *stream) {
   return false;
 }
 
+/// A queue that is full makes the host wait, and run what a device would.
+static void waitForRoom(int device, Lock &lock) {
+  const char *most = environment("CLEAVE_FAKE_QUEUE");
+  if (!most)
+    return;
+  State &s = state();
+  auto full = [&] {
+    return std::count_if(s.pending.begin(), s.pending.end(), [&](auto &one) {
+             return one.second->device == device;
+           }) >= std::atoi(most);
+  };
+  while (full())
+    if (OpPtr op = anyReady(Order::Earliest))
+      execute(op, lock);
+    else
+      s.changed.wait_for(lock, std::chrono::milliseconds(1));
+}
+
 /// Appends to a stream, or to what it captures. `made` is set to the op, which
 /// is null in a capture.
 CUresult submit(Stream *stream, Lock &lock, Action action, OpPtr *made,
@@ -328,6 +352,7 @@ CUresult submit(Stream *stream, Lock &lock, Action action, OpPtr *made,
     stream->capture->nodes->push_back(std::move(node));
     return CUDA_SUCCESS;
   }
+  waitForRoom(stream->device, lock);
   std::vector<OpPtr> after = lastOps(stream);
   after.insert(after.end(), more.begin(), more.end());
   OpPtr op = makeOp(stream->device, std::make_shared<Action>(std::move(action)),

@@ -19,6 +19,10 @@
 /// one device are refused unless $NCCL_MULTI_RANK_GPU_ENABLE is 1; with
 /// NCCL_DEBUG=WARN standard output says why.
 ///
+/// An abort waits for all that is under way on its device, as NCCL's does when
+/// it frees memory; those of a group wait when all of them are marked. With
+/// CLEAVE_FAKE_NCCL_MEMORY=BYTES a communicator takes so much of the device.
+///
 /// Members whose calls differ end the process with a message. So do exchanges
 /// of which none ends for a while ($CLEAVE_FAKE_NCCL_PATIENCE, 20 seconds, 120
 /// between processes): on a device they would wait forever.
@@ -107,6 +111,9 @@ struct Driver {
   decltype(&cleave_fake_room) room = nullptr;
   int (*device)(int *) = nullptr;
   int (*uuid)(char *, int) = nullptr;
+  int (*synchronize)() = nullptr;
+  int (*allocate)(uint64_t *, size_t) = nullptr;
+  int (*free)(uint64_t) = nullptr;
 };
 
 /// That of the folder of this library.
@@ -130,10 +137,13 @@ const Driver *driver() {
     load(result.room, "cleave_fake_room");
     load(result.device, "cuCtxGetDevice");
     load(result.uuid, "cuDeviceGetUuid_v2");
+    load(result.synchronize, "cuCtxSynchronize");
+    load(result.allocate, "cuMemAlloc_v2");
+    load(result.free, "cuMemFree_v2");
     return result;
   }();
-  bool whole =
-      found.enqueue && found.host && found.room && found.device && found.uuid;
+  bool whole = found.enqueue && found.host && found.room && found.device &&
+               found.uuid && found.synchronize && found.allocate && found.free;
   return whole ? &found : nullptr;
 }
 
@@ -278,6 +288,8 @@ struct Communicator {
   int member = 0, device = 0;
   bool aborted = false, finalized = false;
   int error = Success;
+  /// Of the device.
+  uint64_t memory = 0, bytes = 0;
   /// The number of collectives so far, and of messages by sender and receiver.
   size_t collectives = 0;
   std::map<std::pair<int, int>, size_t> messages;
@@ -309,6 +321,8 @@ struct Group {
   int error = Success;
   bool hangs = false;
   std::vector<std::tuple<CommunicatorPtr, void *, Call>> calls;
+  /// Destroyed or aborted.
+  std::vector<CommunicatorPtr> ended;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -601,6 +615,12 @@ std::shared_ptr<Exchange> enter(Communicator &own, const Call &call) {
 int endGroup() {
   Group own = std::move(group);
   group = Group();
+  for (const CommunicatorPtr &ended : own.ended) {
+    if (ended->aborted)
+      driver()->synchronize();
+    if (ended->memory)
+      driver()->free(ended->memory);
+  }
   if (own.error)
     return own.error;
   std::vector<std::pair<void *, Op *>> ops;
@@ -772,6 +792,11 @@ EXPORT int ncclCommInitRankConfig(void **result, int members, Id id, int member,
   if (driver()->device(&own->device))
     return UnhandledCudaError;
   std::string place = placeOf(own->device);
+  if (const char *bytes = std::getenv("CLEAVE_FAKE_NCCL_MEMORY")) {
+    own->bytes = std::strtoull(bytes, nullptr, 10);
+    if (driver()->allocate(&own->memory, own->bytes))
+      return UnhandledCudaError;
+  }
   std::unique_lock<std::mutex> lock(s.mutex);
   std::shared_ptr<Clique> &clique = s.cliques[id.bytes];
   if (!clique) {
@@ -828,26 +853,40 @@ EXPORT int ncclCommFinalize(void *handle) {
 }
 
 static int end(void *handle, bool aborts) {
-  State &s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  CommunicatorPtr own = find(handle);
-  if (!own)
-    return InvalidArgument;
-  own->aborted = aborts;
-  s.communicators.erase(handle);
-  s.moved = Clock::now();
-  Clique &clique = *own->clique;
-  clique.board->note("end", own->member, "");
-  bool last = ++clique.ended == clique.members ||
-              !clique.board->notes("end", clique.members).empty();
-  // Between processes nothing comes after an abort.
-  if (last || (aborts && clique.spread))
-    clique.board->remove();
-  return Success;
+  CommunicatorPtr own;
+  {
+    State &s = state();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    own = find(handle);
+    if (!own)
+      return InvalidArgument;
+    own->aborted = aborts;
+    s.communicators.erase(handle);
+    s.moved = Clock::now();
+    Clique &clique = *own->clique;
+    clique.board->note("end", own->member, "");
+    bool last = ++clique.ended == clique.members ||
+                !clique.board->notes("end", clique.members).empty();
+    // Between processes nothing comes after an abort.
+    if (last || (aborts && clique.spread))
+      clique.board->remove();
+  }
+  group.ended.push_back(own);
+  return group.depth ? Success : endGroup();
 }
 
 EXPORT int ncclCommDestroy(void *handle) { return end(handle, false); }
 EXPORT int ncclCommAbort(void *handle) { return end(handle, true); }
+
+EXPORT int ncclCommMemStats(void *handle, int what, uint64_t *value) {
+  std::lock_guard<std::mutex> lock(state().mutex);
+  CommunicatorPtr own = find(handle);
+  if (!own || what < 0 || what > 3)
+    return InvalidArgument;
+  // To be suspended, suspended, persistent, all.
+  *value = what >= 2 ? own->bytes : 0;
+  return Success;
+}
 
 //===----------------------------------------------------------------------===//
 // Calls

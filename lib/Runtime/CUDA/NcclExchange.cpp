@@ -198,25 +198,35 @@ NcclExchange::~NcclExchange() {
       if (status == nccl::InProgress)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    (void)(regular && status == nccl::Success
-               ? library.destroy(group.communicator)
-               : library.abort(group.communicator));
+    if (regular && status == nccl::Success) {
+      (void)library.destroy(group.communicator);
+      group.communicator = nullptr;
+    }
   }
+  abort();
 }
 
 //===----------------------------------------------------------------------===//
 // Failures
 //===----------------------------------------------------------------------===//
 
-/// Ends what is under way on this rank; the others find that this one has
-/// failed, or their own error.
-Error NcclExchange::fail(Error error) {
-  failure = llvm::toString(std::move(error));
+/// All of them at once: the abort of one waits for the device, and so for what
+/// hangs in another that has not been told to end.
+void NcclExchange::abort() {
+  (void)library.groupStart();
   for (auto &[key, group] : groups)
     if (group.communicator) {
       (void)library.abort(group.communicator);
       group.communicator = nullptr;
     }
+  (void)library.groupEnd();
+}
+
+/// Ends what is under way on this rank; the others find that this one has
+/// failed, or their own error.
+Error NcclExchange::fail(Error error) {
+  failure = llvm::toString(std::move(error));
+  abort();
   return makeError(failure);
 }
 

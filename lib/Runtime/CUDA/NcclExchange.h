@@ -74,6 +74,8 @@ private:
   llvm::Error call(const Group &group, const ExchangeCall &call,
                    CUstream stream) const;
   llvm::Error fail(llvm::Error error);
+  /// Ends all communicators that are left, whatever is under way.
+  void abort();
   CUstream streamOf(const Group &group) const {
     return group.stream ? group.stream : gpu.communication;
   }

@@ -156,6 +156,18 @@ def test_failures_end_with_one_message(device):
         assert re.search(message, said), (fault, said)
 
 
+@pytest.mark.parametrize("layout", ["both", "1f1b"] if ALL else ["1f1b"])
+def test_exchanges_of_several_groups_end_together(layout, tmp_path):
+    """A communicator's abort waits for all that is under way on its GPU, and so for what another
+    group began and no rank ends: none is ended alone."""
+    device = compiled(layout, "f32", tmp_path)[1]
+    with_nccl = {"CLEAVE_NCCL": "on", "CLEAVE_PATIENCE": "2", "CLEAVE_FAKE_NCCL_PATIENCE": "10",
+                 "CLEAVE_FAKE_ORDER": "latest"}
+    for fault in [f"hang:1:{n}" for n in (range(6, 30) if ALL else [9])]:
+        said = says(device, CLEAVE_FAKE_NCCL=fault, **with_nccl)
+        assert "has not ended after 2 s: not all ranks take part in it" in said, (fault, said)
+
+
 def test_a_lost_exchange_ends_the_program(device, tmp_path):
     """With one message, and the status of an error."""
     data = tmp_path / "tokens.bin"
