@@ -15,13 +15,19 @@ if(TARGET _cleave)
   add_dependencies(cleave-package _cleave _runtime)
 endif()
 
-if(SKBUILD)
+# Outside of a wheel, `cmake --install BUILD --component package --prefix FOLDER`
+# lists and installs the same.
+if(NOT SKBUILD)
+  set(SKBUILD_SCRIPTS_DIR bin)
+  set(SKBUILD_DATA_DIR .)
+endif()
+if(TARGET _cleave)
   install(TARGETS _cleave _runtime
     LIBRARY DESTINATION cleave COMPONENT package)
-  install(TARGETS ${tools}
-    RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT package)
-  foreach(folder cleave ${SKBUILD_DATA_DIR}/lib)
-    install(TARGETS ${plugins}
-      LIBRARY DESTINATION ${folder} COMPONENT package)
-  endforeach()
 endif()
+install(TARGETS ${tools}
+  RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT package)
+foreach(folder cleave ${SKBUILD_DATA_DIR}/lib)
+  install(TARGETS ${plugins}
+    LIBRARY DESTINATION ${folder} COMPONENT package)
+endforeach()

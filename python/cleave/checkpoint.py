@@ -85,7 +85,7 @@ class Checkpoints:
         """
         path = path_of("path", path)
         together(self._processes, "load weights", lambda: _check_file(path))
-        from ._cleave import CompileError
+        from . import CompileError
 
         try:
             self._live.session.load_weights(path)
@@ -206,10 +206,10 @@ def _found(folder: str) -> str:
 
 def _whole(folder: str, name: str) -> str:
     """The path of a file of a checkpoint, which has the hash that it was saved with."""
-    from ._cleave import CompileError, checkpoint_file
+    from . import CompileError, _cleave
 
     try:
-        return checkpoint_file(folder, name)
+        return _cleave.checkpoint_file(folder, name)
     except CompileError as error:
         raise ValueError(str(error)) from None
 

@@ -100,6 +100,52 @@ def test_a_package_that_is_not_built_says_so(tmp_path, use):
     assert "`make` in the repository builds it" in last and str(tmp_path) in last
 
 
+def test_native_modules_are_imported_by_the_package():
+    """Which says how they are built; an import of their names would not."""
+    for path in (ROOT / "python" / "cleave").rglob("*.py"):
+        found = re.search(r"(from|import) (\.+|cleave\.)_(cleave|runtime)\b", path.read_text())
+        assert not found, f"{path}: {found[0]}"
+
+
+#: A step for the processor and, on the stand-in of a GPU, one by the plugin of the package.
+STEPS = """
+import os, sys, torch, cleave
+assert cleave.__file__.startswith(os.getcwd()), cleave.__file__
+model = torch.nn.Linear(4, 3)
+x, y = torch.randn(8, 4), torch.randint(3, (8,))
+for more in [{}, dict(target="cuda", arch="sm_90")][: 1 + ("CLEAVE_CUDA_LIBRARIES" in os.environ)]:
+    step = cleave.compile(model, (x, y), torch.nn.functional.cross_entropy, **more)
+    first = step(x, y)
+    assert step(x, y) < first
+print("trains")
+"""
+
+
+def test_what_a_wheel_has(tmp_path):
+    """By CMake's list of what is installed, from what is built: the modules, the tools, and each
+    plugin where Python and where the tools look for it; from these files alone a step trains."""
+    said = subprocess.run(["cmake", "--install", build_dir(), "--component", "package", "--prefix",
+                           tmp_path], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    plugins = [plugin for plugin in ("libcleave_cuda.so", "libcleave_mpi.so")
+               if (build_dir() / "lib" / plugin).exists()]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {
+        *(f"bin/cleave-{name}" for name in ("compile", "run", "reference", "opt")),
+        *(f"cleave/{name}{suffix}" for name in ("_cleave", "_runtime")),
+        *(f"{folder}/{plugin}" for folder in ("cleave", "lib") for plugin in plugins)}
+    shutil.copytree(ROOT / "python" / "cleave", tmp_path / "cleave", dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns("*.so", "*.cpp", "*.h", "__pycache__"))
+    clean = {name: value for name, value in os.environ.items()
+             if name not in ("CLEAVE_BUILD_DIR", "CLEAVE_CUDA_LIBRARIES", "CLEAVE_CUDA_PLUGIN")}
+    if "libcleave_cuda.so" in plugins and (build_dir() / "fake_cuda" / "libcuda.so.1").exists():
+        clean |= {"CLEAVE_CUDA_LIBRARIES": str(build_dir() / "fake_cuda"), "CLEAVE_TUNING": "off"}
+    assert run(sys.executable, "-c", STEPS, cwd=tmp_path,
+               env={**clean, "PYTHONPATH": str(tmp_path)}).endswith("trains\n")
+    run(tmp_path / "bin" / "cleave-run", "--version", env=clean)
+
+
 @pytest.mark.skipif(not proofs.ALL, reason="CLEAVE_TEST_ALL=1 builds a wheel")
 def test_wheel(tmp_path):
     builder = environment(tmp_path / "builder")
