@@ -12,7 +12,7 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda demo examples docs format clean help
+.PHONY: all dependencies build test check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda all-cuda keep-cuda demo examples docs format clean help
 
 all: build
 
@@ -31,6 +31,8 @@ help:
 	@echo "                PyTorch's; rates of kernels"
 	@echo "make loss-cuda  losses of bf16 training on it, beside PyTorch's in f32"
 	@echo "make sanitize-cuda  a small model under compute-sanitizer, if it is there"
+	@echo "make all-cuda   all of these but the losses in one call of nine minutes"
+	@echo "make keep-cuda ARCHIVE=all.tgz  puts what it leaves into the repository"
 	@echo "make cuda-bundle  a folder that does these on a machine without Cleave"
 	@echo "make docs       the generated reference pages, and the site in $(BUILD)/docs/site"
 	@echo "make format     clang-format over the sources"
@@ -83,6 +85,10 @@ loss-cuda: cuda-bundle
 
 all-cuda: cuda-bundle
 	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py all --out $(BUILD)/cuda-results $(FLAGS)
+
+ARCHIVE ?= $(BUILD)/cuda-results/all.tgz
+keep-cuda:
+	$(VENV) benchmarks/gpu/keep_results.py $(ARCHIVE) $(FLAGS)
 
 sanitize-cuda: cuda-bundle
 	$(VENV) $(BUILD)/cuda-bundle/run_bundle.py sanitize $(FLAGS)

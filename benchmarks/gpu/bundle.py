@@ -79,8 +79,9 @@ TIMED = [
 #: Whose losses are compared with PyTorch's: one part, so that each sample weighs the same.
 LOSSES = [("gpt2-124m", GPT2, 8, 1, F32)]
 TINY = dict(hidden=64, layers=2, heads=2, seq=64, vocab=512)
-SCRIPTS = ["run_bundle.py", "one_call.py", "torch_gpt.py", "device_memory.py", "device_clocks.py",
-           "kernel_rates.py", "library_versions.py", "products.py"]
+#: All but this one, and what the repository alone needs.
+SCRIPTS = sorted(path.name for path in HERE.glob("*.py")
+                 if path.name not in ("bundle.py", "keep_results.py"))
 #: Those of two ranks, which two processes compute on one card.
 BY_NCCL = ("gpt-zero2", "gpt-sp", "gpt-zb")
 #: What the folder may have, with the files of the repository.

@@ -13,11 +13,11 @@ The five largest are run for `sustain` seconds each. Of the products that a bias
 import argparse
 import ctypes
 import json
-import random
 import statistics
 import sys
 import time
 
+from cuda_device import Device, check
 from library_versions import open_library
 
 BF16, F32, IN_F32 = 14, 0, 68
@@ -32,69 +32,6 @@ class Algorithm(ctypes.Structure):
 class Result(ctypes.Structure):
     _fields_ = [("algorithm", Algorithm), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
                 ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4)]
-
-
-def check(status, what):
-    if status:
-        raise RuntimeError(f"{what}: status {status}")
-
-
-class Device:
-    """The first GPU: memory, and the time of what is enqueued."""
-
-    def __init__(self):
-        self.cuda = open_library("libcuda.so.1")
-        if self.cuda is None:
-            raise RuntimeError("there is no driver")
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        check(self.cuda.cuInit(0), "cuInit")
-        check(self.cuda.cuDeviceGet(ctypes.byref(device), 0), "cuDeviceGet")
-        check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "a context")
-        check(self.cuda.cuCtxSetCurrent(context), "a context")
-        self.stream = ctypes.c_void_p()
-        check(self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1), "a stream")
-        self.events = [ctypes.c_void_p() for _ in range(2)]
-        for event in self.events:
-            check(self.cuda.cuEventCreate(ctypes.byref(event), 0), "an event")
-        self.flush = self.allocate(128 << 20)
-
-    def allocate(self, size):
-        address = ctypes.c_uint64()
-        check(self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)),
-              f"{size} bytes")
-        return address
-
-    def free(self, *addresses):
-        for address in addresses:
-            self.cuda.cuMemFree_v2(address)
-
-    def fill(self, address, size, seed):
-        """With numbers of both signs and of several magnitudes, as weights and activations are:
-        what a product takes depends on them."""
-        draw = random.Random(seed)
-        block = bytearray(draw.randbytes(min(size, 4 << 20)))
-        for i in range(1, len(block), 2):
-            block[i] = block[i] & 0x80 | 0x3c + (block[i] & 3)  # Of a magnitude from 2^-7 on.
-        text = (ctypes.c_char * len(block)).from_buffer(block)
-        for at in range(0, size, len(block)):
-            check(self.cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(address.value + at), text,
-                                            ctypes.c_size_t(min(len(block), size - at))), "a copy")
-
-    def overwrite_cache(self):
-        check(self.cuda.cuMemsetD8Async(self.flush, ctypes.c_ubyte(0), ctypes.c_size_t(128 << 20),
-                                        self.stream), "a memset")
-
-    def seconds(self, work):
-        """Of what `work` enqueues."""
-        check(self.cuda.cuEventRecord(self.events[0], self.stream), "an event")
-        work()
-        check(self.cuda.cuEventRecord(self.events[1], self.stream), "an event")
-        check(self.cuda.cuEventSynchronize(self.events[1]), "the work")
-        ms = ctypes.c_float()
-        elapsed = getattr(self.cuda, "cuEventElapsedTime_v2", None) or self.cuda.cuEventElapsedTime
-        if elapsed(ctypes.byref(ms), *self.events):
-            check(self.cuda.cuEventElapsedTime(ctypes.byref(ms), *self.events), "a time")
-        return ms.value / 1e3
 
 
 class Product:
