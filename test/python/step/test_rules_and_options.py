@@ -10,12 +10,13 @@ weights rounded and masked by hand. Which weights those are is known of the mode
 import random
 import re
 
+import numpy as np
 import pytest
 import torch
 
 import cleave
 from cleave.testing.tools import run_tool, tool
-from test_adamw8bit import Reference
+from test_adamw8bit import Reference, dynamic_map
 from test_update_rules_native import LAMB, Lion
 
 STEPS = 3
@@ -171,6 +172,29 @@ class Draw:
         return WEIGHTS if self.prune else ()
 
 
+def kept(rule, parameter):
+    """What a rule of PyTorch, or of this file, keeps of a parameter, by the names of cleave."""
+    if isinstance(rule, InBlocks):
+        return {f"moment{i}": torch.from_numpy(codes * scales)
+                for i, (codes, scales) in enumerate(rule.rule.moments[0], 1)}
+    names = {"m": "exp_avg", "v": "exp_avg_sq"}
+    return {names.get(slot, slot): value for slot, value in rule.state[parameter].items()
+            if slot not in ("t", "step") and value is not None}
+
+
+def decoded(slots):
+    """The state of one parameter, with codes of 8 bits and their scales as the numbers that they
+    stand for."""
+    found = dict(slots)
+    for i, signed in ((1, True), (2, False)):
+        if f"state{i}" in found:
+            codes = found.pop(f"state{i}").numpy().reshape(-1, 256).astype(int)
+            values = dynamic_map(signed)[(codes + 127 if signed else codes) % 256]
+            found[f"moment{i}"] = torch.from_numpy(
+                values * found.pop(f"absmax{i}").double().numpy().reshape(-1, 1))
+    return found
+
+
 def build():
     torch.manual_seed(0)
     return Net()
@@ -183,8 +207,8 @@ def batches():
 
 
 def eager(draw):
-    """Losses of steps, and behind them; parameters behind them; and the losses that weights
-    which are not rounded have."""
+    """Losses of steps, and behind them; the losses that weights which are not rounded have;
+    parameters, and what rules keep of them, behind the steps."""
     model = build().double()
     own = dict(model.named_parameters())
     rules = {name: draw.reference(name, p) for name, p in own.items()}
@@ -195,7 +219,11 @@ def eager(draw):
         losses.append(loss.item())
         plain.append(model(ids, y.double()).item())
         if number > STEPS:
-            return losses, plain, own
+            state = {name: kept(rules[name], p) for name, p in own.items()}
+            for i, gradients in enumerate(reversed(pending), 1):
+                for name, value in gradients.items():
+                    state[name][f"pending_{i}"] = value
+            return losses, plain, own, state
         pending.append(dict(zip(own, torch.autograd.grad(loss, list(own.values())))))
         before = {name: p.detach().clone() for name, p in own.items()}
         if len(pending) > draw.delay:
@@ -211,7 +239,7 @@ def eager(draw):
 @pytest.mark.parametrize("draw", [Draw(seed) for seed in range(96)], ids=str)
 def test_a_step_is_that_of_eager_training(draw, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # Muon's iterations
-    losses, plain, expected = eager(draw)
+    losses, plain, expected, slots = eager(draw)
     monkeypatch.undo()
     step = cleave.compile(build(), batches()[0], optimizer=draw.optimizer(), threads=1,
                           check="off", **draw.options)
@@ -239,6 +267,17 @@ def test_a_step_is_that_of_eager_training(draw, monkeypatch):
             update = parameter.detach() - start[name].double()
             error = (state[name].double() - start[name].double() - update).norm()
             assert error <= 0.05 * update.norm() + 1e-6, name
+    for name, own in step.training_state()["optimizer"].items():
+        found = decoded(own)
+        residuals = [found.pop(slot) for slot in list(found) if slot.endswith("residual")]
+        if draw.exact:
+            # All of a gradient is sent.
+            assert not any(residual.any() for residual in residuals), name
+        assert found.keys() == slots[name].keys(), name
+        for slot, value in slots[name].items():
+            error = (found[slot].double().flatten() - value.flatten()).norm()
+            # Some codes of 8 bits are the next ones.
+            assert error <= (5e-3 if draw.exact else 0.2) * value.norm(), (name, slot)
 
 
 @pytest.mark.parametrize("rule", RULES)
