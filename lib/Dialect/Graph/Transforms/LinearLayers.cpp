@@ -37,22 +37,13 @@ Value LinearLayers::rootOf(Value value) {
   return value;
 }
 
-LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry) {
+LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry), parts(entry) {
   Block &block = entry.getBody().front();
   for (BlockArgument argument : block.getArguments())
     if (hasRole(entry, argument.getArgNumber(), "parameter"))
       fromParameters.insert(argument);
   llvm::DenseSet<Value> constants;
   for (Operation &op : block.without_terminator()) {
-    auto dependsOn = [&](const llvm::DenseSet<Operation *> &ops) {
-      return llvm::any_of(op.getOperands(), [&](Value operand) {
-        return ops.contains(operand.getDefiningOp());
-      });
-    };
-    if (isa<SeedOp>(op) || dependsOn(backward))
-      backward.insert(&op);
-    if (isa<GradientOp>(op) || dependsOn(update))
-      update.insert(&op);
     bool constant = llvm::all_of(
         op.getOperands(), [&](Value v) { return constants.contains(v); });
     if (constant)
@@ -61,7 +52,7 @@ LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry) {
                return constants.contains(v) || isFromParameters(v);
              }))
       fromParameters.insert(op.result_begin(), op.result_end());
-    if (backward.contains(&op) || !isContraction(&op) ||
+    if (parts.backward.contains(&op) || !isContraction(&op) ||
         isFromParameters(op.getOperand(0)) ==
             isFromParameters(op.getOperand(1)))
       continue;
@@ -74,7 +65,7 @@ LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry) {
     if (llvm::any_of(op.getUsers(), [&](Operation *user) {
           if (isa<HeadLossOp>(user))
             return true;
-          return !backward.contains(user) &&
+          return !parts.backward.contains(user) &&
                  (isa<ContractOp, LinearOp, AttentionOp>(user) ||
                   feeding.contains(user));
         }))
@@ -163,7 +154,8 @@ LinearLayers::find(const llvm::StringSet<> &heads) const {
     found.push_back({layer->op, layer->parameters.front().str()});
   func::FuncOp function = entry;
   for (Operation &op : function.getBody().front().without_terminator())
-    if (backward.contains(&op) && !update.contains(&op) && isContraction(&op))
+    if (parts.backward.contains(&op) && !parts.update.contains(&op) &&
+        isContraction(&op))
       if (const Layer *layer = layerOf(&op, chosen))
         found.push_back({&op, layer->parameters.front().str()});
   return found;

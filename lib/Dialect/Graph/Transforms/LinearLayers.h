@@ -17,6 +17,7 @@
 #ifndef CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_LINEARLAYERS_H
 #define CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_LINEARLAYERS_H
 
+#include "StepParts.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/StringSet.h"
@@ -45,7 +46,7 @@ public:
   std::vector<LinearContraction> find(const llvm::StringSet<> &heads) const;
   OperandKind kindOf(mlir::Value operand) const;
   /// Whether the entry computes gradients.
-  bool trains() const { return !backward.empty(); }
+  bool trains() const { return !parts.backward.empty(); }
 
   /// The tensor that `value` is, rounded or in another shape.
   static mlir::Value rootOf(mlir::Value value);
@@ -62,7 +63,7 @@ private:
     return fromParameters.contains(value);
   }
   bool isOfBackward(mlir::Value value) const {
-    return backward.contains(value.getDefiningOp());
+    return parts.backward.contains(value.getDefiningOp());
   }
   llvm::SmallVector<mlir::StringRef> parametersOf(mlir::Value value) const;
   llvm::SmallVector<mlir::StringRef> gradientsFrom(mlir::Value value) const;
@@ -70,8 +71,7 @@ private:
                        llvm::ArrayRef<const Layer *> chosen) const;
 
   mlir::func::FuncOp entry;
-  /// What depends on a seed, and of that, what depends on a gradient.
-  llvm::DenseSet<mlir::Operation *> backward, update;
+  StepParts parts;
   /// Values that are computed from parameters and constants alone.
   llvm::DenseSet<mlir::Value> fromParameters;
   /// Ops of which a contraction depends on a result.
