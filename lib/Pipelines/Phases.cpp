@@ -539,6 +539,8 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   exec::DecomposeOptions decompose;
   decompose.wideAttention = options.wideAttention;
   passes.addNestedPass<func::FuncOp>(exec::createDecompose(decompose));
+  // Here every tensor is one rank's.
+  passes.addNestedPass<func::FuncOp>(exec::createJoinBlocks());
   passes.addPass(createCSEPass());
   // Views before libraries: a product reads its operands where they lie.
   passes.addNestedPass<func::FuncOp>(exec::createFoldViews());

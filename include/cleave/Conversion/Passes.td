@@ -89,6 +89,25 @@ def Decompose : Pass<"exec-decompose", "::mlir::func::FuncOp"> {
   ];
 }
 
+def JoinBlocks : Pass<"exec-join-blocks", "::mlir::func::FuncOp"> {
+  let summary = "Computes blocks as a whole whose parts no rank has alone";
+  let description = [{
+    Where shards may end within blocks, what belongs to a block is computed of
+    its parts. On a rank that has all of them, the largest of the largest of
+    parts is one reduction, and an element-wise op reads the value of a block
+    where it is, instead of a copy for each part:
+    ```mlir
+    %0 = graph.reduce max %x {dims = array<i64: 1>} : (tensor<32x64xf32>) -> tensor<32xf32>
+    %1 = graph.reshape %0 : (tensor<32xf32>) -> tensor<4x8xf32>
+    %2 = graph.reduce max %1 {dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xf32>
+    // becomes
+    %1 = graph.reshape %x : (tensor<32x64xf32>) -> tensor<4x8x64xf32>
+    %2 = graph.reduce max %1 {dims = array<i64: 1, 2>} : (tensor<4x8x64xf32>) -> tensor<4xf32>
+    ```
+  }];
+  let dependentDialects = ["::cleave::exec::ExecDialect"];
+}
+
 def FoldViews : Pass<"exec-fold-views", "::mlir::func::FuncOp"> {
   let summary = "Lowers layout ops to views or copies";
   let description = [{

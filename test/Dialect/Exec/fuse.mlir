@@ -217,3 +217,30 @@ func.func @widen_for_memory(%x: tensor<64x64xbf16>, %w: tensor<64x64xf32>)
   %3 = graph.sub %w, %2 : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
   return %0, %3 : tensor<64x64xf32>, tensor<64x64xf32>
 }
+
+// -----
+
+// What an update alone reads is computed with it, after the check: before it,
+// `%g2` would be stored. A sum is small, and costs no second read of `%g`.
+
+// CHECK-LABEL: func.func @prepare(
+// CHECK-SAME: %[[P:[a-z0-9]+]]: tensor<64x64xf32> {exec.buffer = 0 : i64, exec.dies}, %[[G:[a-z0-9]+]]: tensor<64x64xf32>
+// CHECK-NEXT: %[[S:.*]]:2 = exec.launch @{{.*}}(%[[G]])
+// CHECK: exec.check
+// CHECK: exec.launch @{{.*}}(%[[G]], {{.*}}%[[P]]{{.*}})
+// CHECK-NEXT: return
+func.func @prepare(%p: tensor<64x64xf32> {exec.buffer = 0 : i64, exec.dies}, %g: tensor<64x64xf32>)
+    -> (tensor<64x64xf32> {exec.alias = 0 : i64, exec.update}) {
+  %zero = graph.constant dense<0.0> : tensor<f32>
+  %tenth = graph.constant dense<0.1> : tensor<f32>
+  %none = graph.mul %g, %zero : (tensor<64x64xf32>, tensor<f32>) -> tensor<64x64xf32>
+  %sum = graph.reduce sum %none {dims = array<i64: 0, 1>} : (tensor<64x64xf32>) -> tensor<f32>
+  %ok = graph.compare eq %sum, %zero : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  exec.check %ok, "not finite" : tensor<i1>
+  %squares = graph.mul %g, %g : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %norm = graph.reduce sum %squares {dims = array<i64: 0, 1>} : (tensor<64x64xf32>) -> tensor<f32>
+  %g2 = graph.mul %g, %tenth : (tensor<64x64xf32>, tensor<f32>) -> tensor<64x64xf32>
+  %step = graph.mul %g2, %norm : (tensor<64x64xf32>, tensor<f32>) -> tensor<64x64xf32>
+  %next = graph.sub %p, %step : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %next : tensor<64x64xf32>
+}

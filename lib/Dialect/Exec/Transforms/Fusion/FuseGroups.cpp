@@ -15,8 +15,9 @@ using namespace cleave::exec;
 
 namespace {
 
-/// The largest number of distinct tensors of one kernel.
-constexpr size_t kMaxArguments = 32;
+/// The largest number of tensors that one kernel reads from memory or writes,
+/// and of those that its ops read or define.
+constexpr size_t kMaxArguments = 32, kMaxTensors = 64;
 /// Sharing the read of a tensor smaller than this does not justify a merge.
 constexpr int64_t kMinShared = 512;
 /// Bytes from which on it matters to a GPU what a kernel moves.
@@ -38,9 +39,11 @@ public:
 
 private:
   void buildEdges();
+  llvm::BitVector preparations() const;
   void overwriteAfterChecks();
   void sortNodes();
   void growFrom(unsigned node);
+  size_t argumentsOf(ArrayRef<unsigned> members) const;
   bool tooMany(unsigned a, unsigned b) const;
   bool tryMerge(unsigned a, unsigned b);
   std::optional<KernelSpace> fit(ArrayRef<unsigned> members,
@@ -68,6 +71,7 @@ private:
   SmallVector<unsigned> seenBy;
   unsigned searches = 0;
   DenseMap<Value, unsigned> producer;
+  DenseMap<Operation *, unsigned> numberOf;
   /// Nodes that read each tensor, in order.
   DenseMap<Value, SmallVector<unsigned>> readers;
   /// The tensors that the nodes of each group read or define.
@@ -97,6 +101,7 @@ void Grouping::buildEdges() {
   unsigned lastEffect = ~0u;
   needs.resize(nodes.size());
   for (auto [i, node] : llvm::enumerate(nodes)) {
+    numberOf[node.op] = i;
     for (Value result : node.op->getResults())
       producer[result] = i;
     SmallVector<unsigned> &list = needs[i];
@@ -137,10 +142,44 @@ void Grouping::buildEdges() {
   seenBy.assign(nodes.size(), 0);
 }
 
+/// The nodes whose results only nodes read that overwrite arguments, or that
+/// are themselves among these, unless a result is smaller than what it is
+/// computed from.
+llvm::BitVector Grouping::preparations() const {
+  llvm::BitVector found(nodes.size());
+  auto serves = [&](Operation *user, auto &&serves) -> bool {
+    if (auto view = dyn_cast<ViewOp>(user))
+      return !view->use_empty() &&
+             llvm::all_of(view->getUsers(),
+                          [&](Operation *u) { return serves(u, serves); });
+    auto reader = numberOf.find(user);
+    return reader != numberOf.end() &&
+           (nodes[reader->second].overwrites || found.test(reader->second));
+  };
+  for (unsigned i = nodes.size(); i-- > 0;) {
+    const FusionNode &node = nodes[i];
+    if (!node.fusable || node.reads.empty() || node.op->use_empty())
+      continue;
+    int64_t read = 0, defined = INT64_MAX;
+    for (const KernelBuilder::Read &r : node.reads)
+      read = std::max(read, elementsOf(r.tensor));
+    for (const auto &definition : node.definitions)
+      defined = std::min(defined, elementsOf(definition.result));
+    if (defined >= read &&
+        llvm::all_of(node.op->getUsers(),
+                     [&](Operation *user) { return serves(user, serves); }))
+      found.set(i);
+  }
+  return found;
+}
+
 /// A step that a check stops changes nothing: an op that overwrites an argument
 /// comes after every check that does not read its result. So it is never in one
-/// kernel with what computes the flag of a check, however small both are.
+/// kernel with what computes the flag of a check, however small both are. What
+/// it alone reads comes with it: before the check, it would have to be stored.
 void Grouping::overwriteAfterChecks() {
+  llvm::BitVector prepares = preparations(), neededByAny(nodes.size());
+  SmallVector<unsigned> checks;
   for (unsigned check = 0; check < nodes.size(); ++check) {
     if (!nodes[check].stops)
       continue;
@@ -155,7 +194,12 @@ void Grouping::overwriteAfterChecks() {
     for (unsigned i = 0; i < nodes.size(); ++i)
       if (nodes[i].overwrites && i != check && !needed.test(i))
         needs[i].push_back(check);
+    neededByAny |= needed;
+    checks.push_back(check);
   }
+  prepares.reset(neededByAny);
+  for (unsigned i : prepares.set_bits())
+    llvm::append_range(needs[i], checks);
 }
 
 /// The first order: that of the nodes, as far as needs allow.
@@ -233,8 +277,37 @@ bool Grouping::isValid(ArrayRef<unsigned> members,
       }
     }
   }
-  return members.size() == 1 ||
-         (passed.size() <= kMaxArguments && !sumsApart(members, space));
+  return members.size() == 1 || ((passed.size() <= kMaxArguments ||
+                                  argumentsOf(members) <= kMaxArguments) &&
+                                 !sumsApart(members, space));
+}
+
+/// The number of tensors that members read which others define, or define which
+/// others read.
+size_t Grouping::argumentsOf(ArrayRef<unsigned> members) const {
+  DenseSet<Value> inputs;
+  size_t outputs = 0;
+  auto outside = [&](Operation *user, auto &&outside) -> bool {
+    if (isa<ViewOp>(user) && !user->use_empty())
+      return llvm::any_of(user->getUsers(),
+                          [&](Operation *u) { return outside(u, outside); });
+    auto number = numberOf.find(user);
+    return number == numberOf.end() ||
+           !std::binary_search(members.begin(), members.end(), number->second);
+  };
+  for (unsigned m : members) {
+    for (const KernelBuilder::Read &read : nodes[m].reads) {
+      auto it = producer.find(read.tensor);
+      if (it == producer.end() ||
+          !std::binary_search(members.begin(), members.end(), it->second))
+        inputs.insert(read.tensor);
+    }
+    for (Value result : nodes[m].op->getResults())
+      outputs += llvm::any_of(result.getUsers(), [&](Operation *user) {
+        return outside(user, outside);
+      });
+  }
+  return inputs.size() + outputs;
 }
 
 /// Whether a GPU sums columns better in a kernel of their own than in one that
@@ -345,14 +418,14 @@ bool Grouping::bringTogether(unsigned first, unsigned last) {
   return true;
 }
 
-/// Whether both groups together have more tensors than a kernel may have.
+/// Whether both groups together have more tensors than those of a kernel may.
 bool Grouping::tooMany(unsigned a, unsigned b) const {
   if (tensors[a].size() < tensors[b].size())
     std::swap(a, b);
   size_t count = tensors[a].size();
   for (Value tensor : tensors[b])
     count += !tensors[a].contains(tensor);
-  return count > kMaxArguments;
+  return count > kMaxTensors;
 }
 
 bool Grouping::tryMerge(unsigned a, unsigned b) {
@@ -400,7 +473,7 @@ void Grouping::growFrom(unsigned node) {
     // has a result of its own.
     SmallVector<unsigned> &open = openReaders[read.tensor];
     llvm::erase_if(open, [&](unsigned reader) {
-      return tensors[groupOf[reader]].size() >= kMaxArguments;
+      return tensors[groupOf[reader]].size() >= kMaxTensors;
     });
     for (unsigned reader : open) {
       // Operands much smaller than the work do not justify a merge.
