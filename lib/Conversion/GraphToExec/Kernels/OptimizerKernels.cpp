@@ -88,23 +88,8 @@ struct AdamWModel
   }
 };
 
-/// Of codes `k` of `2^e + f`, by comparisons with the bounds of `e`: what
-/// `pick` gives for `e`.
-Value pickByBounds(KernelBuilder &k, Value x, int first, int last,
-                   function_ref<double(int)> bound,
-                   function_ref<double(int)> pick) {
-  Type t = x.getType();
-  Value result = k.constant(t, pick(first));
-  for (int e = first + 1; e <= last; ++e) {
-    Value above = arith::CmpFOp::create(k.getBuilder(), k.getLoc(),
-                                        arith::CmpFPredicate::OGT, x,
-                                        k.constant(t, bound(e)));
-    result = k.select(above, k.constant(t, pick(e)), result);
-  }
-  return result;
-}
-
-/// The dynamic code: exponents `e` from `first` to `last`, codes `k + shift`.
+/// The dynamic code: code `k + shift` is `2^e + f`, with exponents `e` from
+/// `first` to `last`.
 struct DynamicCode {
   explicit DynamicCode(bool nonnegative)
       : first(nonnegative ? 1 : 0), last(nonnegative ? 7 : 6),
@@ -115,8 +100,34 @@ struct DynamicCode {
   static double size(int e) { return static_cast<double>(1 << e); }
   /// The middle of the largest value of `e - 1` and the smallest one of `e`.
   double bound(int e) const { return scale(e - 1) * (1 + 0.9 / size(e - 1)); }
+  /// The code of 1.
+  int largest() const { return 2 * static_cast<int>(size(last)) - shift; }
 };
 
+Value isAbove(KernelBuilder &k, Value x, double bound) {
+  return arith::CmpFOp::create(k.getBuilder(), k.getLoc(),
+                               arith::CmpFPredicate::OGT, x,
+                               k.constant(x.getType(), bound));
+}
+
+Value fma(KernelBuilder &k, Value a, Value b, Value c) {
+  return math::FmaOp::create(k.getBuilder(), k.getLoc(), a, b, c);
+}
+
+/// The lowest 8 bits of a float that is an integer, without the comparisons of
+/// a conversion that saturates: added to a number of which a unit is the last
+/// bit, it is in the last bits.
+Value lowestByte(KernelBuilder &k, Value x) {
+  OpBuilder &b = k.getBuilder();
+  auto type = cast<FloatType>(x.getType());
+  double base = std::ldexp(1.5, type.getFPMantissaWidth() - 1);
+  Value bits =
+      arith::BitcastOp::create(b, k.getLoc(), b.getIntegerType(type.getWidth()),
+                               k.add(x, k.constant(type, base)));
+  return arith::TruncIOp::create(b, k.getLoc(), b.getI8Type(), bits);
+}
+
+/// The exponent by comparisons with its bounds, then the nearest value of it.
 struct EncodeModel
     : KernelLoweringInterface::ExternalModel<EncodeModel, EncodeOp> {
   KernelSpace getKernelSpace(Operation *op) const {
@@ -129,52 +140,49 @@ struct EncodeModel
     Value x = k.readInOrder(op.getInput());
     Type t = x.getType();
     auto constant = [&](double value) { return k.constant(t, value); };
-    auto above = [&](Value a, Value bound) -> Value {
-      return arith::CmpFOp::create(b, k.getLoc(), arith::CmpFPredicate::OGT, a,
-                                   bound);
+    Value y = op.getNonnegative()
+                  ? x
+                  : math::AbsFOp::create(b, k.getLoc(), x).getResult();
+    // `y * slope - size / 9` is 0 where f begins and `size` where it ends.
+    auto slopeOf = [&](int e) {
+      return DynamicCode::size(e) / (0.9 * code.scale(e));
     };
-    Value negative = arith::CmpFOp::create(
-        b, k.getLoc(), arith::CmpFPredicate::OLT, x, constant(0));
-    Value y = op.getNonnegative() ? x : k.max(x, k.neg(x));
-    auto pick = [&](auto value) {
-      return pickByBounds(
-          k, y, code.first, code.last, [&](int e) { return code.bound(e); },
-          value);
-    };
-    Value size = pick([](int e) { return DynamicCode::size(e); });
-    Value inverse = pick([&](int e) { return 1 / code.scale(e); });
-    // f, the nearest of the values of e; a tie is nearer to zero.
-    Value place =
-        k.mul(k.mul(k.sub(k.mul(y, inverse), constant(0.1)), constant(1 / 0.9)),
-              size);
-    Value f = k.sub(k.neg(math::FloorOp::create(b, k.getLoc(), k.neg(place))),
-                    constant(1));
-    f = k.max(constant(0), k.min(f, k.sub(size, constant(1))));
-    Value index = k.sub(k.add(size, f), constant(code.shift));
+    Value slope = constant(slopeOf(code.first)),
+          size = constant(DynamicCode::size(code.first));
+    for (int e = code.first + 1; e <= code.last; ++e) {
+      Value above = isAbove(k, y, code.bound(e));
+      slope = k.select(above, constant(slopeOf(e)), slope);
+      size = k.select(above, constant(DynamicCode::size(e)), size);
+    }
+    // A tie is nearer to zero. Between the exponents, f is the last.
+    Value begin = fma(k, size, constant(8.0 / 9), constant(-1 - code.shift));
+    Value index = math::CeilOp::create(b, k.getLoc(), fma(k, y, slope, begin));
+    Value end = fma(k, size, constant(2), constant(-1 - code.shift));
+    Value within = arith::CmpFOp::create(b, k.getLoc(),
+                                         arith::CmpFPredicate::OLT, index, end);
+    index = k.select(within, index, end);
     double smallest =
         code.scale(code.first) * (0.1 + 0.45 / DynamicCode::size(code.first));
-    Value isZero = arith::CmpFOp::create(
-        b, k.getLoc(), arith::CmpFPredicate::OLE, y, constant(smallest / 2));
-    double largest = 1 - 0.45 / DynamicCode::size(code.last);
-    if (op.getNonnegative()) {
-      index = k.select(isZero, constant(0), index);
-      index =
-          k.select(above(y, constant((1 + largest) / 2)), constant(255), index);
-    } else {
-      Value isOne = above(x, constant((1 + largest) / 2));
-      index = k.select(isOne, constant(128), index);
-      index =
-          k.select(isZero, k.select(negative, constant(1), constant(0)), index);
-      index = k.select(negative, k.neg(index), index);
+    double most = 1 - 0.45 / DynamicCode::size(code.last);
+    Value least = constant(0);
+    if (!op.getNonnegative()) {
+      Value negative = arith::CmpFOp::create(
+          b, k.getLoc(), arith::CmpFPredicate::OLT, x, constant(0));
+      least = k.select(negative, constant(1), constant(0));
     }
-    // As 8 bits, with a sign.
-    index = k.select(above(index, constant(127)), k.sub(index, constant(256)),
+    index = k.select(isAbove(k, y, smallest / 2), index, least);
+    // 1 has no negative.
+    index = k.select(isAbove(k, x, (1 + most) / 2), constant(code.largest()),
                      index);
-    k.define(op.getOutput(), k.cast(index, b.getI8Type()));
+    if (!op.getNonnegative())
+      index = math::CopySignOp::create(b, k.getLoc(), index, x);
+    k.define(op.getOutput(), lowestByte(k, index));
     return success();
   }
 };
 
+/// `2^e + f + 1/2` as a float has `e` as its exponent and `(f + 1/2) / 2^e` as
+/// its fraction.
 struct DecodeModel
     : KernelLoweringInterface::ExternalModel<DecodeModel, DecodeOp> {
   KernelSpace getKernelSpace(Operation *op) const {
@@ -182,40 +190,66 @@ struct DecodeModel
   }
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<DecodeOp>(operation);
-    DynamicCode code(op.getNonnegative());
-    OpBuilder &b = k.getBuilder();
-    Type t = b.getF32Type();
-    auto constant = [&](double value) { return k.constant(t, value); };
-    auto compare = [&](arith::CmpFPredicate predicate, Value a,
-                       double value) -> Value {
-      return arith::CmpFOp::create(b, k.getLoc(), predicate, a,
-                                   constant(value));
-    };
-    Value stored = k.cast(k.readInOrder(op.getInput()), t);
     bool nonnegative = op.getNonnegative();
-    Value wraps = nonnegative
-                      ? compare(arith::CmpFPredicate::OLT, stored, 0)
-                      : compare(arith::CmpFPredicate::OLT, stored, -127.5);
-    Value index = k.select(wraps, k.add(stored, constant(256)), stored);
-    Value magnitude = k.max(index, k.neg(index));
-    Value whole = k.add(magnitude, constant(code.shift));
-    auto pick = [&](auto value) {
-      return pickByBounds(
-          k, whole, code.first, code.last,
-          [](int e) { return DynamicCode::size(e) - 0.5; }, value);
+    DynamicCode code(nonnegative);
+    OpBuilder &b = k.getBuilder();
+    Location loc = k.getLoc();
+    Type f32 = b.getF32Type(), i32 = b.getI32Type();
+    auto real = [&](double value) { return k.constant(f32, value); };
+    auto integer = [&](int64_t value) { return k.constant(i32, value); };
+    auto bitsOf = [&](Value x) -> Value {
+      return arith::BitcastOp::create(b, loc, i32, x);
     };
-    Value size = pick([](int e) { return DynamicCode::size(e); });
-    Value scale = pick([&](int e) { return code.scale(e); });
-    Value f = k.add(k.sub(whole, size), constant(0.5));
-    Value value = k.mul(
-        scale, k.add(constant(0.1), k.mul(constant(0.9), k.div(f, size))));
-    double last = nonnegative ? 255 : 128;
-    value = k.select(compare(arith::CmpFPredicate::OGT, magnitude, last - 0.5),
-                     constant(1), value);
-    value = k.select(compare(arith::CmpFPredicate::OLT, magnitude, 0.5),
-                     constant(0), value);
-    value = k.select(compare(arith::CmpFPredicate::OLT, index, 0), k.neg(value),
-                     value);
+    auto floatOf = [&](Value bits) -> Value {
+      return arith::BitcastOp::create(b, loc, f32, bits);
+    };
+    auto both = [&](Value x, int64_t mask) -> Value {
+      return arith::AndIOp::create(b, loc, x, integer(mask));
+    };
+    auto either = [&](Value x, Value y) -> Value {
+      return arith::OrIOp::create(b, loc, x, y);
+    };
+    auto equals = [&](Value x, int64_t y) -> Value {
+      return arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, x,
+                                   integer(y));
+    };
+    Value stored = k.readInOrder(op.getInput()), index, magnitude;
+    if (nonnegative) {
+      index = magnitude = arith::ExtUIOp::create(b, loc, i32, stored);
+    } else {
+      index = arith::ExtSIOp::create(b, loc, i32, stored);
+      magnitude = arith::MaxSIOp::create(
+          b, loc, index, arith::SubIOp::create(b, loc, integer(0), index));
+    }
+    Value place = k.add(k.cast(magnitude, f32), real(code.shift + 0.5));
+    Value bits = bitsOf(place);
+    // The exponents are told apart by the three lowest bits of theirs, which
+    // begin with those of 2.
+    constexpr int kFractionBits = 23;
+    auto scaleOf = [&](int lowest) {
+      int e = (lowest + 1) % 8;
+      return real(e < code.first || e > code.last ? 0 : code.scale(e));
+    };
+    SmallVector<Value> scales;
+    for (int lowest = 0; lowest < 8; ++lowest)
+      scales.push_back(scaleOf(lowest));
+    for (int bit = 0; bit < 3; ++bit) {
+      Value isOff = equals(both(bits, int64_t(1) << (kFractionBits + bit)), 0);
+      SmallVector<Value> left;
+      for (size_t i = 0; i < scales.size(); i += 2)
+        left.push_back(k.select(isOff, scales[i], scales[i + 1]));
+      scales = left;
+    }
+    Value fraction = k.sub(
+        floatOf(either(both(bits, (1 << kFractionBits) - 1), bitsOf(real(1)))),
+        real(1));
+    Value value = k.mul(scales.front(), fma(k, fraction, real(0.9), real(0.1)));
+    value = k.select(equals(index, 0), real(0), value);
+    if (!nonnegative)
+      value = floatOf(either(bitsOf(value), both(index, INT32_MIN)));
+    value =
+        k.select(equals(index, nonnegative ? code.largest() : -code.largest()),
+                 real(1), value);
     k.define(op.getOutput(), value);
     return success();
   }

@@ -22,6 +22,7 @@
 
 #include "Rules.h"
 #include "UpdateBuilder.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace cleave::graph;
@@ -92,11 +93,16 @@ public:
           b.reshape(largest, blocks.shape(whole, {blocks.count, blocks.parts},
                                           /*inner=*/false)),
           {blocks.split + 1});
-    Value isZero = b.compare(Predicate::eq, largest, b.constant(0.0));
-    Value divisor = b.select(isZero, b.constant(1.0), largest);
-    Value codes = EncodeOp::create(b.builder, b.loc,
-                                   b.div(parts, expand(divisor)), nonnegative);
-    return {b.reshape(codes, whole), largest};
+    // By the inverse, once for each block. Where the largest number is below
+    // the normal ones of f32, the inverse is not finite, and all count as 0.
+    Value isZero =
+        b.compare(Predicate::lt, largest, b.constant(std::ldexp(1.0, -126)));
+    Value inverse =
+        b.select(isZero, b.constant(1.0), b.div(b.constant(1.0), largest));
+    Value codes = EncodeOp::create(
+        b.builder, b.loc, b.reshape(b.mul(parts, expand(inverse)), whole),
+        nonnegative);
+    return {codes, largest};
   }
 
 private:
