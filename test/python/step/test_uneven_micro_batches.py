@@ -170,13 +170,43 @@ def test_two_samples_in_three_parts_are_computed_in_two(caplog):
     assert_close(losses[:-1], trained("tokens", "mean", 2)[1][:-1], rtol=2e-5)
 
 
+def eager(model, loss, samples):
+    """Parameters and moments of `trained` in PyTorch, in f64."""
+    torch.manual_seed(0)
+    module = MODELS[model]().double()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, eps=1e-4)
+    for ids, labels in batches(samples):
+        optimizer.zero_grad()
+        LOSSES[loss](module(ids), labels).backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+    moments = {f"{name}.{slot}": optimizer.state[p][slot] for name, p in module.named_parameters()
+               for slot in ("exp_avg", "exp_avg_sq")}
+    return {**dict(module.named_parameters()), **moments}
+
+
+def errors(found, exact):
+    """Of parameters and of each moment, all together."""
+    result = {}
+    for name, value in exact.items():
+        kind = name.rsplit(".", 1)[1] if ".exp_avg" in name else "parameters"
+        error = (found[name].double() - value.detach()).square().sum()
+        result[kind] = result.get(kind, 0) + float(error)
+    return {kind: error**0.5 for kind, error in result.items()}
+
+
+@pytest.mark.parametrize("loss", ["mean", "per sample"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
-def test_16_and_8_bits(precision):
-    """Nearer to the whole batch than a micro-batch left out would be."""
-    for loss in ("mean", "per sample"):
-        one, several = (trained("divides", loss, 13, precision=precision, micro_batches=parts)[1]
-                        for parts in (1, 4))
-        assert [x for x, _ in several[:-1]] == pytest.approx([x for x, _ in one[:-1]], rel=5e-3)
+def test_16_and_8_bits(precision, loss):
+    """Losses, parameters and moments are as near to those in f64 as without micro-batches."""
+    exact = eager("divides", loss, 13)
+    (_, one, whole), (_, several, parts) = (
+        trained("divides", loss, 13, precision=precision, micro_batches=count) for count in (1, 4))
+    assert [x for x, _ in several[:-1]] == pytest.approx([x for x, _ in one[:-1]], rel=5e-3)
+    assert exact.keys() <= parts.keys() == whole.keys()
+    limits, found = errors(whole, exact), errors(parts, exact)
+    for kind, error in found.items():
+        assert error <= 1.05 * limits[kind], kind
 
 
 @pytest.mark.parametrize("options", [dict(compress="int8,smallest=1"),
