@@ -12,9 +12,10 @@ patterns. A file imports only files of its own row and of the rows above:
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, rewritten as tensor code
-    patches, generators, regions, casts, custom_functions, autograd
+    patches, generators, regions, casts, conditions, custom_functions, autograd
                               autograd semantics of eager code in a trace; its random numbers;
-                              regions of autocast and checkpoint; the meaning of casts to f32
+                              regions of autocast and checkpoint; the meaning of casts to f32;
+                              conditions on values that become checks
     registry, evaluate        the table of converters; the values of ops known at trace time
     matching, masks, attention
                               patterns over values; attention masks; the op attention
@@ -24,9 +25,9 @@ patterns. A file imports only files of its own row and of the rows above:
                               regions of f32 that casts mark
     fold, convert             constant folding; the conversion of one exported graph,
                               which refuses operators that have no converter
-    accepted, call_plan, experts, decompose, export
-                              supported tensors and names; inputs and loss; static shapes of
-                              experts; decompositions; torch.export
+    accepted, alike, call_plan, experts, decompose, export
+                              supported tensors and names; whether two programs compute the
+                              same; inputs and loss; static shapes of experts; decompositions; torch.export
     patterns/                 norms, activations and attention composed of smaller ops
     repeat, model_tensors, policy, entry, modes
                               copies of layers; parameters and buffers; the precision of

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .casts import meaning
+from .conditions import Conditions, condition_of
 from .custom_functions import FunctionUse, apply_function
 from .errors import OUTSIDE, EagerError, ForwardStateError
 from .forward_state import Constants, name_of
@@ -29,7 +30,7 @@ from .memory import memory_of, version_of
 from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torch_random_numbers,
                       patched, refuse_backward)
 from .regions import Regions
-from .replacements import REPLACEMENTS
+from .replacements import REPLACEMENTS, refuse_selected
 
 _REFUSED: dict[Any, str] = {
     torch.Tensor.register_hook:
@@ -70,6 +71,8 @@ class Originals:
         self.functions: list[FunctionUse] = []
         #: The regions of autocast and checkpoint that the forward has entered.
         self.regions = Regions()
+        #: The decisions of the forward at conditions on values.
+        self.conditions = Conditions()
         #: The tensors of the last trace that have the same elements in every forward.
         self.constants = Constants({})
 
@@ -81,6 +84,7 @@ class _AutogradMode(TorchFunctionMode):
                  inputs: Mapping[str, torch.Tensor]):
         super().__init__()
         self._originals = originals
+        self._conditions = originals.conditions
         self._module = module
         self._inputs = {memory_of(t): n for n, t in inputs.items()}
         #: Names of the model's tensors in the trace, by storage.
@@ -120,6 +124,7 @@ class _AutogradMode(TorchFunctionMode):
             self._check_requires_grad(*args, **kwargs)
         args, kwargs = pytree.tree_map_only(torch.Tensor, self._traced, (args, kwargs))
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        refuse_selected(tensors, function)
         if getattr(function, "__name__", "") == "__get__" and function not in _DETACH:
             out = function(*args, **kwargs)
             if isinstance(out, torch.Tensor) and not torch.is_grad_enabled() \
@@ -130,6 +135,9 @@ class _AutogradMode(TorchFunctionMode):
         for tensor in _written_by(function, args, kwargs):
             if not isinstance(tensor, FakeTensor) and self._trace is not None:
                 raise EagerError(f"{name_of(tensor, *self._originals.owners)} {OUTSIDE}")
+        decided = condition_of(function, args, kwargs, self._conditions)
+        if decided is not None:
+            return decided
         before = [(x, version_of(x)) for x in tensors]
         given = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
@@ -144,6 +152,8 @@ class _AutogradMode(TorchFunctionMode):
             if regions.cast and out is args[0]:
                 # Decompositions remove a cast between equal types, and keep a view.
                 out = out.view(out.shape)
+        if function is torch.Tensor.item:
+            self._conditions.note(out, *args)
         results = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         for tensor, version in before:
             if version_of(tensor) != version:
@@ -252,6 +262,7 @@ def autograd_semantics(originals: Originals, module: torch.nn.Module,
     """Context manager that traces a forward of `module` with `inputs` with autograd semantics.
     Raises EagerError, at the line of code, for what a compiled step does not support."""
     originals.functions.clear()
+    originals.conditions.begin()
     function = torch.autograd.Function
     hooks = torch.autograd.graph.saved_tensors_hooks
     checkpoint, generator = torch.utils.checkpoint, "_checkpoint_without_reentrant_generator"
@@ -264,6 +275,7 @@ def autograd_semantics(originals: Originals, module: torch.nn.Module,
                  (hooks, "__enter__", enter_saved_tensors_hooks(hooks.__dict__["__enter__"])),
                  (torch.autograd, "_engine_run_backward", refuse_backward)), \
             only_torch_random_numbers(), only_the_seed_of_the_step(), \
+            originals.conditions.deciding(), \
             _AutogradMode(originals, module, inputs):
         yield
 

@@ -18,7 +18,8 @@ from .errors import TraceError
 from .evaluate import Evaluator
 from .export import Exported
 from .fold import known_constant
-from .ir import DTYPES, Argument, Function, GraphError, Result, TensorType, Value, type_of
+from .ir import (DTYPES, Argument, Check, Function, GraphError, Origin, Result, TensorType, Value,
+                 type_of)
 from .locations import location_of
 from .matching import apply_patterns
 from .model_tensors import ModelTensors, module_name
@@ -29,6 +30,9 @@ from .widen import is_narrow, widened
 
 #: The result of each entry.
 _RESULTS = {"loss": "loss", "evaluate": "loss", "logits": "logits"}
+
+#: The name of the outputs that are conditions of checks.
+_CONDITION = "condition"
 
 #: The number of elements above which a tensor that the code creates becomes a buffer.
 LARGE_CONSTANT = 1024
@@ -92,18 +96,20 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
         if spec.kind is InputKind.PARAMETER:
             value = builder.cast(value, type_of(node.meta["val"]).dtype)
         conversion.bind(node, value)
-    names = iter(exported.outputs)
+    names = iter([*exported.outputs, *[_CONDITION] * exported.conditions])
     specs = program.graph_signature.output_specs
     outputs = [next(names) if spec.kind is OutputKind.USER_OUTPUT else "" for spec in specs]
-    wanted = [output in (_RESULTS[name], *also) if spec.kind is OutputKind.USER_OUTPUT
+    wanted = [output in (_RESULTS[name], *also, _CONDITION) if spec.kind is OutputKind.USER_OUTPUT
               else spec.kind is OutputKind.BUFFER_MUTATION and name == "loss"
               for spec, output in zip(specs, outputs)]
     values = conversion.run(program.graph, wanted)
     arguments["rng", ""] = Argument(rng, "rng", "rng")
-    results, written = [], []
+    results, written, conditions = [], [], []
     for spec, output, value in (
             (s, o, v) for s, o, v, w in zip(specs, outputs, values, wanted) if w):
-        if spec.kind is OutputKind.USER_OUTPUT:
+        if output == _CONDITION:
+            conditions.append(value)
+        elif spec.kind is OutputKind.USER_OUTPUT:
             sample = 0 if value.type.rank and value.shape[0] == batch else None
             results.append(Result(value, output, sample))
         else:
@@ -115,11 +121,33 @@ def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Ca
         raise TraceError(f"the loss is {type}, not a scalar; reduce it, for example by .mean()")
     places = dict.fromkeys("" if p is None else f"{p[0]}:{p[1]}"
                            for p in conversion.batch_statistics)
-    function = Function(name, list(arguments.values()), builder.ops, results, list(places))
+    checks = _checks(conversion, exported, conditions)
+    function = Function(name, list(arguments.values()), builder.ops, results, list(places), checks)
+    if name == "logits":
+        function.drop_other_checks()
     function.prune()
     apply_patterns(function, evaluator, PATTERNS)
     policy.apply(function)
     return function
+
+
+def _checks(conversion: Conversion, exported: Exported, conditions: list[Any]) -> list[Check]:
+    """Converts the checks of a program. Raises TraceError for one that fails in any case."""
+    b, checks = conversion.b, []
+    for check in exported.checks:
+        place = None if check.place is None else (*check.place, 1)
+        b.location, b.origin = place, Origin()
+        wrong = b.scalar(True, "i1")
+        for i, value in check.conditions:
+            condition = conversion.operand(conditions[i], "i1")
+            wrong = b.binary("and", condition if value else b.unary("not", condition), wrong)
+        allowed = b.unary("not", wrong)
+        known = conversion.known(allowed)
+        if known is None:
+            checks.append(Check(allowed, check.message, place))
+        elif not known:
+            raise TraceError(check.message)
+    return checks
 
 
 def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program, spec,

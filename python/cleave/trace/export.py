@@ -15,12 +15,13 @@ import warnings
 from typing import Any, Mapping, Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from .alike import alike, same_constants
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
 from .call_plan import Call, plan_call, position_note, samples_note
+from .conditions import Check
 from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed, is_functional, keep_nested_locations
@@ -33,6 +34,7 @@ from .module_checks import assigned_buffers
 from .patches import unvalidated_distributions
 from .process_state import restored_process
 from .regions import recorded
+from .replacements import refuse_selected
 from .widen import computed_types
 
 
@@ -49,6 +51,9 @@ class Exported:
     narrow: set[torch.dtype]
     #: What the model returns beside loss and logits.
     dropped: list[str]
+    #: The checks of the step, whose conditions are the last outputs, and how many these are.
+    checks: list[Check]
+    conditions: int
 
 
 # The step -----------------------------------------------------------------------------
@@ -89,9 +94,10 @@ class _Step(torch.nn.Module):
               assigned_buffers(self.module), _autocast(self.surrounding)):
             outputs = self.compute(*values)
         self.found.changes = changed
+        refuse_selected(outputs)
         if "loss" in self.found.names:
             self.found.reached = reached(outputs[0], self.module)
-        return outputs
+        return *outputs, *(d.value for d in self.originals.conditions.path)
 
     def compute(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Computes the outputs as eager code does. Raises TraceError if there is no loss."""
@@ -282,7 +288,9 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
         step.training = training
         try:
             with _without_torch_logs():
-                program = torch.export.export(step, values, strict=False)
+                program = step.originals.conditions.explored(
+                    lambda: torch.export.export(step, values, strict=False),
+                    lambda *both: alike(len(step.found.names), *both))
             check_functions(step.originals.functions)
             _check_forward_state(step, values, program)
             if not is_functional(program):
@@ -308,7 +316,9 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                              + position_note(module, call)
                              + samples_note(call.inputs)) from error
     narrow = step.originals.regions.autocast | computed_types(module, program)
-    return Exported(program, step.found.names, step.found.reached, narrow, step.found.dropped)
+    conditions = step.originals.conditions
+    return Exported(program, step.found.names, step.found.reached, narrow, step.found.dropped,
+                    conditions.checks, len(conditions.path))
 
 
 def _shared_buffers(module: torch.nn.Module) -> list[str]:
@@ -340,25 +350,16 @@ def _check_forward_state(step: _Step, values: tuple[torch.Tensor, ...],
             second = torch.export.export(step, values, strict=False)
     counted = [k for k in step.found.changes if k.numbers()]
     # A second forward that reads a stored constant table does not compute it again.
-    alike = any(map(is_constant, tensors)) or (
+    same = any(map(is_constant, tensors)) or (
         second.graph_module.code == program.graph_module.code
-        and _same_constants(second, program))
-    if not counted and (not numbers or alike):
+        and same_constants(second, program))
+    if not counted and (not numbers or same):
         return
     what = ("changes in each forward" if counted
             else "is changed by the first forward, and affects what the next one computes")
     raise ForwardStateError(
         f"{(counted or numbers)[0].described()} {what}, and a compiled step does not change it; "
         "keep a number that changes in a buffer (register_buffer), and change that in place")
-
-
-def _same_constants(*programs: torch.export.ExportedProgram) -> bool:
-    """Returns whether the constants that were made outside of tensor code are equal in both
-    programs."""
-    one, other = ({k: v for k, v in p.constants.items() if isinstance(v, torch.Tensor)
-                   and not isinstance(v, FakeTensor)} for p in programs)
-    return one.keys() == other.keys() and all(
-        v.shape == other[k].shape and torch.equal(v, other[k]) for k, v in one.items())
 
 
 @contextlib.contextmanager

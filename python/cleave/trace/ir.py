@@ -169,6 +169,15 @@ class Result:
 
 
 @dataclasses.dataclass
+class Check:
+    """A condition, without which a step stops with `message`."""
+
+    value: Value
+    message: str
+    location: tuple[str, int, int] | None
+
+
+@dataclasses.dataclass
 class Function:
     """One entry of the module, such as `@loss`."""
 
@@ -178,11 +187,12 @@ class Function:
     results: list[Result]
     #: Lines (`file:line`) at which statistics over several samples are computed.
     batch_statistics: list[str] = dataclasses.field(default_factory=list)
+    checks: list[Check] = dataclasses.field(default_factory=list)
 
     def prune(self) -> None:
-        """Removes ops that no result depends on, and then unused arguments; parameters and
-        buffers that the function updates stay."""
-        live = {id(r.value) for r in self.results}
+        """Removes ops that no result and no check depends on, and then unused arguments; parameters
+        and buffers that the function updates stay."""
+        live = {id(x.value) for x in (*self.results, *self.checks)}
         kept = []
         for op in reversed(self.ops):
             if any(id(v) in live for v in op.results):
@@ -193,12 +203,29 @@ class Function:
         self.arguments = [a for a in self.arguments if a.role == "parameter"
                           or id(a.value) in live or a.name in written]
 
+    def drop_other_checks(self) -> None:
+        """Removes checks of inputs that no result depends on."""
+        inputs = {id(a.value) for a in self.arguments if a.role == "input"}
+        read = _depends_on([r.value for r in self.results])
+        self.checks = [c for c in self.checks if _depends_on([c.value]) & inputs <= read]
+
     def unused_parameters(self) -> set[str]:
         """Returns the names of the parameters without a use."""
         used = {id(v) for op in self.ops for v in op.inputs()}
         used.update(id(r.value) for r in self.results)
         return {a.name for a in self.arguments
                 if a.role == "parameter" and id(a.value) not in used}
+
+
+def _depends_on(values: Iterable[Value]) -> set[int]:
+    """Returns the ids of the values that `values` depend on, including themselves."""
+    found, pending = set(), [*values]
+    while pending:
+        value = pending.pop()
+        if id(value) not in found:
+            found.add(id(value))
+            pending += value.op.inputs() if value.op is not None else ()
+    return found
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

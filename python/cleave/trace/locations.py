@@ -11,6 +11,7 @@ import importlib
 import linecache
 import os
 import re
+import sys
 import traceback
 
 import torch
@@ -25,6 +26,11 @@ _UNKNOWN = ("DataDependentOutputException", "GuardOnDataDependentSymNode",
 _ARGUMENTS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 _CONSTANT = "fake tensor in the exported program constant's list"
 
+#: The reason for refusing code that reads a value.
+VALUES = ("what is computed depends on the values of a tensor, which a trace does not have "
+          "(.item(), .tolist(), .numpy(), a condition, a mask as an index); compute it by "
+          "tensors, for example by torch.where or torch.stack; rows that a cross entropy is "
+          "to leave out take the label -100 (ignore_index)")
 #: The reason for refusing an operator whose result has no static shape.
 DYNAMIC = ("its result has a shape, or is a number, that depends on the values of a tensor, and a "
            "compiled step has static shapes; keep all elements and choose by torch.where, or "
@@ -80,10 +86,7 @@ def untraceable(error: Exception) -> str:
     if kind == "DynamicOutputShapeException":
         text = f"{error.args[0]}: {DYNAMIC}" if error.args else DYNAMIC
     elif kind in _UNKNOWN or any(part in text for part in _VALUES):
-        text = ("what is computed depends on the values of a tensor, which a trace does not have "
-                "(.item(), .tolist(), .numpy(), a condition, a mask as an index); compute it by "
-                "tensors, for example by torch.where or torch.stack; rows that a cross entropy is "
-                "to leave out take the label -100 (ignore_index)")
+        text = VALUES
     elif _CONSTANT in text:
         text = ("a tensor is computed in a way that tracing does not see (its .data or storage, "
                 "or code outside of torch); compute it by operators of torch")
@@ -118,14 +121,25 @@ def current_line() -> str:
     return _user_line(traceback.extract_stack())
 
 
+def current_place() -> tuple[str, int] | None:
+    """Returns the file and the line of the user's code that is running."""
+    frame = sys._getframe(1)
+    while frame is not None and not _is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
 def _error_line(error: BaseException, file: str | None = None) -> str:
     return _user_line(traceback.extract_tb(error.__traceback__), file)
+
+
+def _is_user(file: str) -> bool:
+    return not file.startswith((LIBRARY, _HERE, _IMPORTS, _CONTEXTS, "<"))
 
 
 def _user_line(frames: traceback.StackSummary, file: str | None = None) -> str:
     """Returns the innermost frame of the user's code (in `file`, if given and found) as
     `file:line: `; empty if there is none."""
-    frames = [f for f in frames
-              if not f.filename.startswith((LIBRARY, _HERE, _IMPORTS, _CONTEXTS, "<"))]
+    frames = [f for f in frames if _is_user(f.filename)]
     own = [f for f in frames if f.filename == file] or frames
     return f"{own[-1].filename}:{own[-1].lineno}: " if own else ""

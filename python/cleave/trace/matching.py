@@ -34,7 +34,7 @@ def apply_patterns(function: Function, evaluator: Evaluator, patterns: list[Patt
         for old, new in zip(op.results, results):
             replaced[id(old)] = new
     function.ops = builder.ops
-    for result in function.results:
+    for result in (*function.results, *function.checks):
         result.value = replaced.get(id(result.value), result.value)
     function.prune()
 

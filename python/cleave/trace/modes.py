@@ -66,7 +66,8 @@ def evaluation_entry(convert: Callable[[], Function], evaluation: Evaluated,
 
 
 def _computes_the_same(*functions: Function) -> bool:
-    """Returns whether the first results of two functions are the same expression of arguments."""
+    """Returns whether the first results and the checks of two functions are the same expressions of
+    arguments."""
     known: dict[Any, int] = {}
     return len({_expression(function, known) for function in functions}) == 1
 
@@ -90,7 +91,8 @@ def _expression(function: Function, known: dict[Any, int]) -> int:
         types = tuple(r.type for r in op.results)
         numbers[id(op)] = numbered((op.name, op.head, attrs, op.origin.precision, types,
                                     of(op.operands), tuple(op.keywords), of(op.keywords.values())))
-    return numbered(("result", of([function.results[0].value])))
+    checks = tuple((c.message, of([c.value])) for c in function.checks)
+    return numbered(("result", of([function.results[0].value]), checks))
 
 
 def _attribute(value: Any) -> Any:

@@ -175,6 +175,9 @@ class _FunctionPrinter:
         for number, op in enumerate(self.function.ops):
             lines.append("    " + self._op(op, f"%{number}") +
                          self.printer.location(op.location, op.origin.checkpoint))
+        for check in self.function.checks:
+            lines.append(f"    graph.check {self._use(check.value)}, {quote(check.message)} : "
+                         f"{check.value.type}{self.printer.location(check.location)}")
         values = [r.value for r in self.function.results]
         lines.append("    return " + ", ".join(map(self._use, values)) + " : " +
                      ", ".join(str(v.type) for v in values) + self.printer.unknown())

@@ -125,6 +125,11 @@ class _Layers:
                 self._check_later(value, _place(op))
         for result in self.function.results:
             self._check_later(result.value, f"result '{result.name}'")
+        for check in self.function.checks:
+            self._check_later(check.value, "a check")
+            if self.at.get(id(check.value.op), -1) >= self.begin - self.period:
+                raise TraceError(f"a check ({check.message}) follows a layer of "
+                                 f"'{self.repeated.name}'; trace all layers")
         ids = [value for op in self.function.ops for value in op.attrs.values()
                if isinstance(value, RandomId)]
         if ids != sorted(ids):

@@ -11,6 +11,8 @@ from typing import Any, Callable
 import torch
 
 from .ctc_loss import ctc_loss
+from .errors import EagerError, TraceError
+from .locations import VALUES, current_line
 
 
 def _covariance(input, *, correction=1, fweights=None, aweights=None):
@@ -41,6 +43,15 @@ def _correlation(input):
     return (matrix / deviation[:, None] / deviation[None, :]).clip(-1, 1)
 
 
+def random_(x, low=None, high=None, *, generator=None, **bounds):
+    """Writes integers that are drawn from `low` to below `high`, or from 0 to below `low`."""
+    low, high = bounds.get("from", low), bounds.get("to", high)
+    if low is None:
+        raise EagerError("random_() draws of all integers that the type has; give a range, as "
+                         "random_(0, n)")
+    return x.copy_(torch.randint_like(x, *((low, high) if high is not None else (0, low))))
+
+
 def _combinations(input, r=2, with_replacement=False):
     """Returns the combinations [combinations, r] of r elements of `input`."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
@@ -58,11 +69,37 @@ def _narrow(input, dim, start, length):
     return input.index_select(dim, start + torch.arange(length))
 
 
+#: The attribute of the elements that a mask selects; it has the line.
+_SELECTED = "_cleave_selected"
+
+
+def _masked_select(input, mask):
+    """Returns the elements that `mask` selects, in order, and then the others. Their number is that
+    of all: `refuse_selected` refuses functions that would read the others."""
+    input, mask = torch.broadcast_tensors(input, mask)
+    out = input.flatten()[mask.flatten().logical_not().to(torch.int64).argsort(stable=True)]
+    setattr(out, _SELECTED, current_line())
+    return out
+
+
+def refuse_selected(values: Any, function: Any = None) -> None:
+    """Raises TraceError for elements that a mask selects: their number depends on values. The loss
+    CTC takes the number that it reads from other arguments."""
+    for value in () if function is ctc_loss else values:
+        if hasattr(value, _SELECTED):
+            raise TraceError("torch.export cannot follow the model: "
+                             f"{getattr(value, _SELECTED)}{VALUES}")
+
+
 #: The replacement of each function.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.combinations: _combinations,
     **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), ctc_loss),
+    **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _masked_select),
+    torch.Tensor.random_: random_,
+    torch._is_all_true: torch.Tensor.all,
+    torch._is_any_true: torch.Tensor.any,
     **dict.fromkeys((torch.narrow, torch.Tensor.narrow), _narrow),
 }

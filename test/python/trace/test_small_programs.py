@@ -311,10 +311,6 @@ def selected(m, x):
     return m.b(m.a(x)[x[:, 0] > 0]).mean()[None].expand(8, 4)
 
 
-def validated(m, x):
-    return -D.Normal(m.a(x), m.b(x).exp(), validate_args=True).log_prob(x)
-
-
 def reverse(m, x):
     return m.b(Reversed.apply(m.a(x)))
 
@@ -323,7 +319,6 @@ VALUES = "depends on the values of a tensor"
 
 #: Programs that are not traced, and why.
 REFUSED = [
-    (validated, VALUES),
     (reverse, "Reversed is an autograd.Function whose backward is not the derivative"),
     (hooked, r"a hook on a tensor's gradient \(register_hook\)"),
     (sparse, r"an operand is not dense \(sparse_coo\); call to_dense\(\)"),
