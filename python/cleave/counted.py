@@ -54,6 +54,23 @@ def _integers(like: torch.Tensor, low: int, high: int) -> torch.Tensor:
     return torch.floor(_uniform(like) * (high - low)) + low
 
 
+def _multinomial(weights: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
+    weights = weights if weights.dtype == torch.float64 else weights.float()
+    if not replacement or count == 1:
+        return (weights / _exponential(weights)).sort(
+            dim=-1, descending=True, stable=True)[1][..., :count]
+    sums = weights.cumsum(-1)
+    total = sums[..., -1:]
+    drawn = _uniform(weights, (*weights.shape[:-1], count)) * total
+    passed = (sums[..., None, :] <= drawn[..., None]) & (sums < total)[..., None, :]
+    return passed.sum(-1)
+
+
+def _rrelu(x: torch.Tensor, noise: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    slope = (_uniform(x) * (high - low) + low).to(x.dtype)
+    return x * noise.copy_(torch.where(x <= 0, slope, 1))
+
+
 #: What operators write in place, of the operand and the further arguments.
 _IN_PLACE: dict[str, Callable[..., torch.Tensor]] = {
     "uniform_": lambda x, low=0.0, high=1.0: _uniform(x) * (high - low) + low,
@@ -95,6 +112,19 @@ class _CountedNumbers(TorchDispatchMode):
             low, high = (*args[1:3], *(0.0, 1.0)[len(args) - 1:])
             return args[0].copy_(_IN_PLACE[name](args[0], given.get("from", low),
                                                  given.get("to", high)))
+        if name == "random_" and len(args) > 1 and args[-1] is not None:
+            return args[0].copy_(_integers(args[0], *(args[1:] if len(args) > 2 else (0, args[1]))))
+        if name in ("rrelu_with_noise", "rrelu_with_noise_") and args[4]:
+            out = _rrelu(*args[:4])
+            return args[0].copy_(out) if name.endswith("_") else out
+        if name == "native_dropout" and args[2] is not False and 0 < args[1] < 1:
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if name == "native_dropout_backward":
+            return args[0] * args[1]
+        if name == "multinomial":
+            replacement = args[2] if len(args) > 2 else kwargs.get("replacement", False)
+            return _multinomial(args[0], args[1] if len(args) > 1 else kwargs["num_samples"],
+                                replacement)
         if name in _IN_PLACE:
             return args[0].copy_(_IN_PLACE[name](*args, **given))
         if name == "bernoulli":

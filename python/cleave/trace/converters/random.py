@@ -47,10 +47,10 @@ def feature_dropout(c, x, p, train):
 # Uniform numbers ----------------------------------------------------------------------
 
 
-def _uniform(c, shape=None):
-    """Draws numbers uniform in [0, 1) in the result's shape, at least in f32."""
-    b, shape = c.b, c.type.shape if shape is None else shape
-    type = TensorType(tuple(shape), c.type.dtype if c.type.dtype == "f64" else "f32")
+def _uniform(c, type=None):
+    """Draws numbers uniform in [0, 1) in the shape of the result, or of `type`, at least in f32."""
+    b, type = c.b, c.type if type is None else type
+    type = type.with_dtype("f64" if type.dtype == "f64" else "f32")
     if c.random is Randomness.NONE:
         return b.full(0.5, type)
     if c.random is Randomness.DRAWN:
@@ -129,6 +129,12 @@ def _integers(c, low, high):
     return b.cast(b.binary("add", number, b.scalar(low, "i64")), c.type.dtype)
 
 
+@converts(aten.randint_like.Tensor)
+def randint_like_of_tensor(c, x, high, **__):
+    raise Unsupported("random integers below a number that a tensor has; write "
+                      "(torch.rand_like(x, dtype=torch.float32) * high).floor()")
+
+
 @converts(aten.randperm.default)
 def randperm(c, n, **__):
     """Sorts places by uniform numbers."""
@@ -168,16 +174,65 @@ def normal(c, mean=0.0, std=1.0, *_, **__):
     return _result(c, _scaled(c, _normal(c), std, mean))
 
 
-@converts(aten.exponential.default)
-def exponential(c, x, rate=1.0, generator=None):
-    """The result is neither 0 nor infinite, since both would be infinite in its logarithm."""
-    b, drawn = c.b, _uniform(c)
+def _exponential(c, rate=1.0, type=None):
+    """Draws exponential numbers, which are neither 0 nor infinite, since both would be infinite in
+    their logarithm."""
+    b, drawn = c.b, _uniform(c, type)
     dtype = drawn.dtype
     left = b.binary("sub", b.scalar(1, dtype), drawn)
     least = 2.0 ** -24 if dtype == "f32" else 2.0 ** -53
     near = b.compare("ge", left, b.scalar(1 - least, dtype))
     log = b.select(near, b.scalar(-least, dtype), b.unary("log", left))
-    return b.cast(b.binary("mul", log, b.scalar(-1 / rate, dtype)), c.type.dtype)
+    return b.binary("mul", log, b.scalar(-1 / rate, dtype))
+
+
+@converts(aten.exponential.default)
+def exponential(c, x, rate=1.0, generator=None):
+    return _result(c, _exponential(c, rate))
+
+
+@converts(aten.multinomial.default)
+def multinomial(c, weights, count, replacement=False, generator=None):
+    """Without replacement, the classes of the largest weights divided by exponential numbers; with
+    it, those in which uniform numbers are in the cumulative sum of the weights."""
+    b = c.b
+    weights = b.unary("stop_gradient", b.cast(weights, "f64" if weights.dtype == "f64" else "f32"))
+    if not replacement or count == 1:
+        keys = b.binary("div", weights, _exponential(c, type=weights.type))
+        return sorted_indices(c, keys, count, weights.type.rank - 1, descending=True)
+    rows, classes = weights.shape[:-1], weights.shape[-1]
+    sums = b.cumulative_sum(weights, weights.type.rank - 1)
+    total = b.narrow(sums, -1, classes - 1, 1)
+    drawn = b.binary("mul", _uniform(c, weights.type.with_shape((*rows, count))), b.broadcast(total, (*rows, count)))
+    pairs = (*rows, count, classes)
+
+    sums = b.reshape(sums, (*rows, 1, classes))
+    passed = b.binary("and", b.compare("le", sums, b.reshape(drawn, (*rows, count, 1))),
+                      b.broadcast(b.compare("lt", sums, b.reshape(total, (*rows, 1, 1))), pairs))
+    return b.reduce("sum", b.cast(passed, "i64"), [len(pairs) - 1])
+
+
+@converts(aten.rrelu_with_noise_functional.default)
+def rrelu(c, x, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
+    """Returns the result and the slopes: those of elements up to 0 are uniform numbers."""
+    b = c.b
+    if not training:
+        slope = b.full((lower + upper) / 2, x.type)
+    else:
+        slope = b.cast(_scaled(c, _uniform(c, x.type), upper - lower, lower), x.dtype)
+    slope = b.select(b.compare("le", x, b.full(0, x.type)), slope, b.full(1, x.type))
+    return b.binary("mul", x, slope), slope
+
+
+@converts(aten.poisson.default, aten.binomial.default, aten._standard_gamma.default,
+          aten._sample_dirichlet.default)
+def by_rejection(c, *_, **__):
+    """Draws whose number of uniform numbers depends on values."""
+    raise Unsupported("random numbers of this distribution take a number of draws that depends on "
+                      "values, and a compiled step draws a fixed number; give them as an input, or "
+                      "draw them by torch.normal, rand, bernoulli, exponential_ or multinomial: a "
+                      "binomial of n is the sum of n of bernoulli, a Poisson distribution of a large "
+                      "rate is near torch.normal(rate, rate.sqrt())")
 
 
 @converts(aten.geometric.default)

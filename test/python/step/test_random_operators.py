@@ -1,0 +1,149 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Each operator of torch that draws random numbers is compiled, and compared with eager PyTorch on
+the same numbers, or refused with what to do. The operators are those of torch's own tag."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cleave
+from cleave.trace import TraceError, UnsupportedError
+
+#: Two layers with dropout between them.
+GRU, LSTM, TANH, RELU = (
+    kind(6, 6, 2, batch_first=True, dropout=0.4, **options).requires_grad_(False) for kind, options
+    in ((nn.GRU, {}), (nn.LSTM, {}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"})))
+
+#: What is drawn, of y, which depends on parameters, and of x.
+DRAWN = {
+    "alpha_dropout": lambda y, x: F.alpha_dropout(y, 0.3, training=True) * x,
+    "bernoulli": lambda y, x: y * torch.bernoulli(x.sigmoid()) * torch.bernoulli(x, 0.7),
+    "bernoulli_": lambda y, x: y * torch.empty_like(x).bernoulli_(0.3),
+    "cauchy": lambda y, x: y * torch.empty_like(y).cauchy_().tanh(),
+    "dropout": lambda y, x: F.dropout(y, 0.3) * x,
+    "exponential": lambda y, x: y * torch.empty_like(y).exponential_(2.0),
+    "feature_alpha_dropout": lambda y, x: F.feature_alpha_dropout(
+        y[:, :, None], 0.3, training=True)[..., 0],
+    "feature_dropout": lambda y, x: F.dropout1d(y[:, :, None], 0.3)[..., 0],
+    "geometric": lambda y, x: y * torch.empty_like(y).geometric_(0.3),
+    "gru": lambda y, x: GRU(y[None])[0][0],
+    "log_normal": lambda y, x: y * torch.empty_like(y).log_normal_(0.0, 0.5),
+    "lstm": lambda y, x: LSTM(y[None])[0][0],
+    "multinomial": lambda y, x: y.gather(1, torch.multinomial(x.sigmoid(), 3)) * x[:, :3],
+    "multinomial, replaced": lambda y, x: y.gather(1, torch.multinomial(
+        F.relu(x) + (x < 0.1), 4, replacement=True)) * x[:, :4],
+    "multinomial, of one row": lambda y, x: y[:, torch.multinomial(x[0].exp(), 5, True)],
+    "multinomial, categorical": lambda y, x: y.gather(1, torch.distributions.Categorical(
+        logits=x).sample()[:, None]),
+    "native_dropout": lambda y, x: torch.native_dropout(y, 0.3, True)[0] * x,
+    "normal": lambda y, x: y * torch.normal(x, x.abs()) + y * torch.normal(1.0, 2.0, x.shape),
+    "normal_": lambda y, x: y * torch.empty_like(y).normal_(1.0, 2.0),
+    "rand": lambda y, x: y * torch.rand(y.shape),
+    "rand_like": lambda y, x: y * torch.rand_like(y),
+    "randint": lambda y, x: y.gather(1, torch.randint(0, 6, y.shape)) * x,
+    "randint_like": lambda y, x: y * torch.randint_like(y, 2, 6),
+    "randn": lambda y, x: y * torch.randn(y.shape),
+    "randn_like": lambda y, x: y * torch.randn_like(y),
+    "random": lambda y, x: y * torch.empty_like(y).random_(2, 6) * torch.empty_like(y).random_(5),
+    "randperm": lambda y, x: y[torch.randperm(y.shape[0])] * x,
+    "rnn_relu": lambda y, x: RELU(y[None])[0][0],
+    "rnn_tanh": lambda y, x: TANH(y[None])[0][0],
+    "rrelu": lambda y, x: F.rrelu(y, 0.1, 0.9, training=True) * x,
+    "rrelu_with_noise": lambda y, x: torch.rrelu_(y * x, 0.1, 0.9, training=True),
+    "scaled_dot_product_attention": lambda y, x: F.scaled_dot_product_attention(
+        y[None], x[None], y[None], dropout_p=0.2)[0],
+    "uniform": lambda y, x: y * torch.empty_like(y).uniform_(-1, 2),
+}
+WITHOUT = r"a fixed number; give them as an input, or draw them by torch\.normal"
+#: What is refused, and the text.
+REFUSED = {
+    "_sample_dirichlet": (lambda y, x: y * torch._sample_dirichlet(x.exp()), WITHOUT),
+    "_standard_gamma": (lambda y, x: y * torch._standard_gamma(y.exp()), WITHOUT),
+    "binomial": (lambda y, x: y * torch.binomial(x.abs().ceil(), x.sigmoid()), WITHOUT),
+    "poisson": (lambda y, x: y * torch.poisson(x.exp()), WITHOUT),
+    "random, of a type": (lambda y, x: y * torch.empty_like(y).random_(), r"random_\(0, n\)"),
+    "randint_like, of a tensor": (
+        lambda y, x: y * torch.randint_like(y, torch.tensor(5)), r"torch\.rand_like"),
+    "rand, of a generator": (
+        lambda y, x: y * torch.rand(y.shape, generator=torch.Generator()), "generator of its own"),
+}
+#: Operators of other devices, and those that torch calls itself within others.
+WITHIN = ("_cudnn", "_lstm_mps", "miopen", "_triton", "_nested", "_fused", "_fill_mem_eff",
+          "_flash_attention", "_efficient_attention", "_scaled_dot_product")
+
+
+class Drawing(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.draw = nn.Linear(6, 6), draw
+
+    def forward(self, x):
+        return self.draw(self.a(x), x).pow(2).mean()
+
+
+def tagged():
+    """The names of the operators with torch's tag."""
+    found = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, name = name.partition("::")
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if space == "aten" and op is not None and torch.Tag.nondeterministic_seeded in op.tags:
+            found.add(packet)
+    return found
+
+
+def test_each_operator_of_the_tag_is_listed():
+    known = {name.partition(",")[0].rstrip("_") for name in (*DRAWN, *REFUSED)}
+    names = {name.rstrip("_").removesuffix("_functional") for name in tagged()}
+    assert len(names) > 40 and "multinomial" in names
+    assert {n for n in names - known if not n.startswith(WITHIN)} == set()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_is_compiled(name):
+    """The check of compilation compares it with eager code on the same numbers. A step draws others
+    each time, around the mean of eager code."""
+    module, x = Drawing(DRAWN[name]), torch.randn(32, 6)
+    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.0), check="on")
+    ours = torch.tensor([float(step(x)) for _ in range(40)])
+    with torch.no_grad():
+        theirs = torch.tensor([float(module(x)) for _ in range(40)])
+    spread = ((ours.var() + theirs.var()) / 40).sqrt()
+    assert ours.unique().numel() > 30 and abs(ours.mean() - theirs.mean()) < 5 * spread
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_what_to_do(name):
+    draw, message = REFUSED[name]
+    with pytest.raises((TraceError, UnsupportedError), match=message) as caught:
+        cleave.trace.trace(Drawing(draw), (torch.randn(8, 6),))
+    assert f"{__file__}:{draw.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_multinomial_draws_by_its_weights(replacement):
+    """The frequency of each class, none of a weight of 0, and none twice without replacement."""
+    values = torch.tensor([0.0, 1.0, 10.0, 0.0, 100.0, 0.0])
+    weights = torch.tensor([[0.0, 1.0, 2.0, 0.0, 5.0, 0.0]]).repeat(512, 1)
+
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            drawn = F.one_hot(torch.multinomial(x, 2, replacement), 6)
+            wrong = drawn[..., [0, 3, 5]].sum() + (0 if replacement else (drawn.sum(1) > 1).sum())
+            return self.a.sum() + drawn[:, 0].float().mean(0) @ values + 1e6 * wrong
+
+    step = cleave.compile(Counted(), (weights,), threads=1, optimizer=cleave.SGD(lr=0.0))
+    found = torch.tensor([float(step(weights)) for _ in range(20)])
+    right = (1 * 1 + 2 * 10 + 5 * 100) / 8
+    assert abs(found.mean() - right) < 5 * found.std() / 20 ** 0.5 and found.std() > 0
+    if not replacement:
+        with pytest.raises(cleave.StepError, match="multinomial needs weights"):
+            step(-weights)
