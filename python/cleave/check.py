@@ -29,6 +29,7 @@ from .counted import counted_numbers
 from .messages import some_names
 from .program import Program
 from .results import StepError
+from .shortened import with_few_layers, with_few_positions
 from .state import logical_shape, split_slots
 from .trace import TraceError, UnsupportedError, trace
 from .trace.export import eager_step
@@ -42,6 +43,9 @@ log = logging.getLogger("cleave")
 PARAMETERS = 1 << 26
 WORK = 1 << 33
 ENOUGH = 1 << 31
+#: Of a model of more parameters, a copy with few layers is compared, of up to this number of
+#: elements, or of a quarter of the model's.
+SHORTENED = 1 << 28
 #: The number of elements of parameters up to which gradients are also computed in f64,
 #: if those in f32 are not conclusive.
 DOUBLE = 1 << 24
@@ -90,7 +94,7 @@ def mode(check: str) -> str:
 def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn, traced,
             options: Mapping[str, Any], forced: bool) -> str | None:
     """Compares the program of `traced` with eager PyTorch on `inputs`, or on their
-    first samples if there are too many.
+    first samples if there are too many. Of a large model, a copy with few layers is compared.
 
     `options` are the compiler's options that apply to one device. Returns a text that
     describes the difference, or None. Raises Skipped if no comparison is possible, or
@@ -99,16 +103,61 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
     if any(t.is_meta for t in (*inputs, *model.parameters(), *model.buffers())):
         raise Skipped("the model or its inputs are on the meta device and have no values")
     if not forced:
+        if _elements(model) > PARAMETERS:
+            return _compare_shortened(model, arrange, inputs, loss_fn, options)
         inputs, shortened = _shortened(model, inputs)
         if shortened:
-            try:
-                with warnings.catch_warnings():
-                    # They have been given for the whole batch.
-                    warnings.simplefilter("ignore")
-                    traced = trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
-            except (TraceError, UnsupportedError) as error:
-                raise Skipped(f"the batch is too large to be compared, and the model does not "
-                              f"take its first samples alone ({error})") from None
+            traced = _retraced(model, arrange, inputs, loss_fn)
+    return _compare(model, arrange, inputs, loss_fn, traced, options)
+
+
+def _retraced(model, arrange, inputs, loss_fn):
+    """The trace of fewer samples or layers, or positions. Raises Skipped if there is none."""
+    try:
+        with warnings.catch_warnings():
+            # They have been given for the whole batch.
+            warnings.simplefilter("ignore")
+            return trace(model, arrange(inputs), loss_fn=loss_fn, logits=False)
+    except (TraceError, UnsupportedError) as error:
+        raise Skipped(f"it is too large to be compared, and the model does not take its first "
+                      f"samples, positions or layers alone ({error})") from None
+
+
+def _compare_shortened(model, arrange, inputs, loss_fn, options) -> str | None:
+    """Compares a copy of a large model with few layers, on two samples with few positions."""
+    elements = _elements(model)
+    try:
+        model, loss_fn, said = with_few_layers(model, loss_fn)
+    except Exception as error:
+        raise Skipped(f"it is large ({elements:,} elements of parameters), and cannot be copied "
+                      f"({type(error).__name__}: {error})") from None
+    own = _elements(model)
+    if own > max(PARAMETERS, SHORTENED, min(elements // 4, 4 * SHORTENED)):
+        raise Skipped(f"it is large ({elements:,} elements of parameters"
+                      + (f", {own:,} with {said})" if said else ")"))
+    batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
+    inputs = tuple(t[:2] if t.ndim and t.shape[0] == batch else t for t in inputs)
+    reason = Skipped("")
+    for some in with_few_positions(inputs, ENOUGH // own):
+        most = max((t.numel() for t in some), default=1)
+        if own * most > 4 * WORK:
+            raise Skipped(f"a sample is large ({most:,} elements for {own:,} elements of "
+                          "parameters)")
+        try:
+            return _compare(model, arrange, some, loss_fn,
+                            _retraced(model, arrange, some, loss_fn), options)
+        except Skipped as error:
+            reason = error
+    raise Skipped(f"it is large ({elements:,} elements of parameters), and of a copy with "
+                  f"{said or 'two samples'}: {reason}")
+
+
+def _elements(model) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _compare(model, arrange, inputs, loss_fn, traced, options) -> str | None:
+    """Compares the program with eager PyTorch; see `compare`."""
     wide = bool(traced.precisions)
     try:
         theirs = _eager(model, arrange(inputs), loss_fn, wide)
@@ -168,9 +217,7 @@ def padding_changes(model, arrange: Callable, loss_fn, plain, padded) -> str | N
 def _shortened(model, inputs):
     """As many of the first samples as can be compared in a short time, and whether
     these are fewer than all."""
-    elements = sum(p.numel() for p in model.parameters())
-    if elements > PARAMETERS:
-        raise Skipped(f"it is large ({elements:,} elements of parameters)")
+    elements = _elements(model)
     batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
     sample = max((t.numel() // (t.shape[0] or 1) if t.ndim else 1 for t in inputs), default=1)
     work = max(elements * sample, 1)

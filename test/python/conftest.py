@@ -34,7 +34,7 @@ os.environ.setdefault("CLEAVE_CHECK", "off")
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.
 SAMPLED = {
-    "test_buckets": 4, "test_check_finite": 2, "test_cleave_run_ranks": 6,
+    "test_buckets": 4, "test_check_finite": 2, "test_check_large": 2, "test_cleave_run_ranks": 6,
     "test_collective_chunks": 2, "test_compressed_stages": 4, "test_conditions": 2,
     "test_cuda_device": 3,
     "test_cuda_order": 2, "test_cuda_ranks": 2, "test_delayed_updates": 2, "test_deterministic": 5,
