@@ -2,9 +2,9 @@
 # Exceptions. See LICENSE for license information.
 """What updates read of a whole parameter that two stages hold, with and without clipping.
 
-Part N of a stage cannot wait for that of an earlier stage, which sums the global norm. What depends on
-clipped gradients, such as LAMB's ratio of a parameter, is therefore computed by the updates of all
-stages that hold it; where only one of them could, it is refused
+Part N of a stage cannot wait for that of an earlier stage, which sums the global norm. What
+depends on clipped gradients, such as LAMB's ratio of a parameter, is therefore computed by the
+updates of all stages that hold it; where only one of them could, it is refused
 (test/Dialect/Pipe/split-ordered-norms-invalid.mlir).
 """
 
