@@ -15,7 +15,8 @@ from cleave.testing.tools import ToolError, interpret
 import test_expert_recipes  # noqa: F401 (its models)
 from pipeline_cases import RECIPES, covering, sample
 from shaped_models import EncoderDecoder, Skips
-from test_recipes import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, whole_run
+from test_recipes import (BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, agree_natively, emit,
+                          whole_run)
 from training_support import ALL
 
 
@@ -50,12 +51,12 @@ def check_scheduled(tmp_path_factory, name, mesh, recipes, optimizer, micro_batc
                     sizes=(BATCH, LENGTH), flags=()):
     folder = tmp_path_factory.getbasetemp()
     inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
-    program = emit(folder, name, "scheduled", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
-                   f"--recipe={recipes}", f"--micro-batches={micro_batches}", *flags,
-                   sizes=sizes)
+    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}", *flags]
+    program = emit(folder, name, "scheduled", *OPTIMIZERS[optimizer], *layout, sizes=sizes)
     own_results, own_gradients = interpret(program, inputs, entry="train")
     agree(own_results, results)
     agree(own_gradients, gradients)
+    agree_natively(folder, name, optimizer, *layout, sizes=sizes)
     return program
 
 

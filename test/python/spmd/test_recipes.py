@@ -14,6 +14,7 @@ import pytest
 
 from cleave.testing.tools import interpret, run_tool, tool
 from cleave.trace import trace
+from native_layouts import Expected, check_native, is_chosen
 from test_trace_families import FAMILIES, build
 from trace_support import text_in_double
 from training_support import ALL
@@ -99,10 +100,15 @@ def traced_model(name, batch=BATCH, length=LENGTH, *changes):
     return text_in_double(trace(module, dict(input_ids=ids, labels=ids)).mlir)
 
 
-def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):
+def model_file(folder, name, sizes=(BATCH, LENGTH)):
     """`sizes`: samples, places, and changes of the model."""
     path = folder / f"{name}-{hash(sizes) & 0xffffffff:x}.mlir"
     path.write_text(traced_model(name, *sizes))
+    return path
+
+
+def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):
+    path = model_file(folder, name, sizes)
     return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
 
 
@@ -147,6 +153,22 @@ def whole_run(name, optimizer, folder, sizes=(BATCH, LENGTH)):
     step = emit(folder, name, "step", *OPTIMIZERS[optimizer], sizes=sizes)
     inputs = random_inputs(step)
     return inputs, *interpret(step, inputs, entry="train")
+
+
+@functools.cache
+def whole_steps(name, optimizer, folder, sizes=(BATCH, LENGTH)):
+    """Several steps of it."""
+    inputs, results, _ = whole_run(name, optimizer, folder, sizes)
+    step = emit(folder, name, "step", *OPTIMIZERS[optimizer], sizes=sizes)
+    return Expected(step, inputs, results)
+
+
+def agree_natively(folder, name, optimizer, *flags, sizes=(BATCH, LENGTH)):
+    """Of the cases that are chosen, three native steps of the layout that `flags` say."""
+    if is_chosen():
+        check_native(model_file(folder, name, sizes), [*OPTIMIZERS[optimizer], *flags],
+                     whole_run(name, optimizer, folder, sizes)[0],
+                     whole_steps(name, optimizer, folder, sizes))
 
 
 def agree(found, expected):
