@@ -15,6 +15,10 @@
 /// read it in 16 bits: the result of a contraction stays the sum in f32, and
 /// its rounded copy is what other ops read and what is saved for backward.
 ///
+/// What is computed from parameters alone is f32, but for products and
+/// embeddings. Ops that only move elements of a parameter (slices, reshapes)
+/// give its type to no reader: where 16 bits are read, its copy is moved.
+///
 //===----------------------------------------------------------------------===//
 
 #include "StepParts.h"
@@ -22,6 +26,7 @@
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "mlir/IR/IRMapping.h"
 
 namespace cleave::graph {
 #define GEN_PASS_DEF_MIXEDPRECISION
@@ -56,6 +61,12 @@ public:
          llvm::zip(terminator->getOpOperands(), entry.getResultTypes()))
       if (operand.get().getType() != type)
         operand.set(inF32(operand.get(), terminator));
+    // Moves of which only copies are read.
+    while (!moved.empty()) {
+      Operation *op = moved.pop_back_val().getDefiningOp();
+      if (op->use_empty())
+        op->erase();
+    }
     return success();
   }
 
@@ -79,6 +90,9 @@ private:
   void findDecisions();
   LogicalResult convert(Operation *op);
   LogicalResult inferResults(Operation *op, Type followed);
+  bool isEmbedding(Operation *op) const;
+  bool isMove(Operation *op) const;
+  bool isOwnedByParameter(Value value) const;
   bool isRounded(Value value) const;
   bool isExact(Value value) const;
   Value inF32(Value value, Operation *reader);
@@ -98,6 +112,10 @@ private:
   llvm::DenseSet<Operation *> sums, decisions;
   /// Values of type f32 of which other ops read a rounded copy.
   llvm::DenseSet<Value> rounded;
+  /// What only moves elements of weights, in f32.
+  llvm::SetVector<Value> moved;
+  /// Integers that depend on nothing that a step is given.
+  llvm::DenseSet<Value> fixed;
   llvm::DenseMap<Value, Value> copies;
 };
 
@@ -151,12 +169,38 @@ void Rounding::findDecisions() {
   }
 }
 
+/// Whether an op looks up rows of a table by numbers that a step is given:
+/// there activations begin.
+bool Rounding::isEmbedding(Operation *op) const {
+  auto gather = dyn_cast<GatherOp>(op);
+  return gather && gather.getDim() == 0 && gather.getBatch() == 0 &&
+         !fixed.contains(gather.getIndices());
+}
+
+/// Whether an op only moves elements of weights.
+bool Rounding::isMove(Operation *op) const {
+  return isa<ReshapeOp, TransposeOp, BroadcastOp, SliceOp, ConcatOp, GatherOp>(
+             op) &&
+         !isEmbedding(op) && op->getNumOperands() > 0 &&
+         llvm::all_of(op->getOperands(), [&](Value value) {
+           return !isa<FloatType>(elementOf(value)) ||
+                  (elementOf(value) == f32 && isOwnedByParameter(value) &&
+                   isRounded(value));
+         });
+}
+
+bool Rounding::isOwnedByParameter(Value value) const {
+  return (isa<BlockArgument>(value) && elementOf(value) == f32) ||
+         moved.contains(value);
+}
+
 /// Whether ops without a precision of their own read `value` in 16 bits. A
 /// parameter of several dimensions is a weight, and unless the residual stream
 /// is wide, read as one; a vector is added or multiplied with what is computed
 /// in f32.
 bool Rounding::isRounded(Value value) const {
-  if (elementOf(value) == narrow || rounded.contains(value))
+  if (elementOf(value) == narrow || rounded.contains(value) ||
+      moved.contains(value))
     return true;
   auto argument = dyn_cast<BlockArgument>(value);
   if (wideResidual || !argument || elementOf(value) != f32 ||
@@ -194,15 +238,27 @@ Value Rounding::inF32(Value value, Operation *reader) {
   return Formula{builder, value.getLoc()}.cast(value, f32);
 }
 
-/// The one copy of `value` in 16 bits.
+/// The one copy of `value` in 16 bits; of a weight that is moved, the move of
+/// its copy.
 Value Rounding::inNarrow(Value value) {
   if (elementOf(value) == narrow)
     return value;
-  Value &copy = copies[value];
-  if (!copy) {
+  if (Value copy = copies.lookup(value))
+    return copy;
+  Value copy;
+  if (moved.contains(value)) {
+    Operation *op = value.getDefiningOp();
+    IRMapping map;
+    for (Value operand : op->getOperands())
+      map.map(operand, isChosen(operand) ? inNarrow(operand) : operand);
+    builder.setInsertionPointAfter(op);
+    copy = builder.clone(*op, map)->getResult(0);
+    copy.setType(tensorTypeOf(value).clone(narrow));
+  } else {
     builder.setInsertionPointAfterValue(value);
     copy = Formula{builder, value.getLoc()}.cast(value, narrow);
   }
+  copies[value] = copy;
   return copy;
 }
 
@@ -261,8 +317,17 @@ LogicalResult Rounding::convert(Operation *op) {
   };
   // What follows its operands is 16-bit where one of them is, and is computed
   // in f32 where another is not: then the result is rounded. What is computed
-  // from parameters alone is f32 (a weight is rounded where it is a factor).
-  bool isComputed = op->hasTrait<OpTrait::PointwiseOp>();
+  // from parameters alone is f32 (a weight is rounded where it is a factor),
+  // but for an embedding.
+  if (isMemoryEffectFree(op) && op->getNumResults() == 1 &&
+      isa_and_present<IntegerType>(elementOf(op->getResult(0))) &&
+      llvm::all_of(op->getOperands(),
+                   [&](Value value) { return fixed.contains(value); }))
+    fixed.insert(op->getResult(0));
+  if (!chosen && !keep && isMove(op)) {
+    moved.insert(op->getResult(0));
+    return success();
+  }
   bool anyRounded = false, allRounded = true;
   for (OpOperand &operand : op->getOpOperands()) {
     if (!isChosen(operand.get()))
@@ -271,7 +336,7 @@ LogicalResult Rounding::convert(Operation *op) {
     if (kind != OperandPrecision::Same || isExact(operand.get()))
       continue;
     anyRounded |= isRounded(operand.get()) &&
-                  !(isComputed && isa<BlockArgument>(operand.get()));
+                  (isEmbedding(op) || !isOwnedByParameter(operand.get()));
     allRounded &= isRounded(operand.get());
   }
   Type followed = narrows || (anyRounded && allRounded) ? Type(narrow) : f32;
