@@ -34,8 +34,10 @@ os.environ.setdefault("CLEAVE_CHECK", "off")
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.
 SAMPLED = {
-    "test_buckets": 4, "test_check_finite": 2, "test_check_large": 2, "test_cleave_run_ranks": 6, "test_collective_chunks": 2, "test_compressed_stages": 4, "test_conditions": 2,
-    "test_cuda_device": 3, "test_cuda_order": 2, "test_cuda_ranks": 2, "test_delayed_updates": 2, "test_deterministic": 5, "test_expert_recipes": 3, "test_experts": 4, "test_extremes": 3,
+    "test_buckets": 4, "test_check_finite": 2, "test_check_large": 2, "test_cleave_run_ranks": 6,
+    "test_collective_chunks": 2, "test_compressed_stages": 4, "test_conditions": 2,
+    "test_cuda_device": 3, "test_cuda_order": 2, "test_cuda_ranks": 2, "test_delayed_updates": 2,
+    "test_deterministic": 5, "test_expert_recipes": 3, "test_experts": 4, "test_extremes": 3,
     "test_gathers": 4, "test_interlock": 2, "test_joined_batches": 8, "test_loss_scale": 6,
     "test_memory_forms": 5, "test_mixed_precision": 3, "test_native_four_axes": 2,
     "test_native_masks": 2, "test_native_pairs": 2, "test_native_pipedream": 6,
@@ -44,7 +46,9 @@ SAMPLED = {
     "test_post_validation": 3, "test_precision_plans": 8, "test_processes": 2,
     "test_pruned_training": 2, "test_pruning": 2, "test_random_operators": 3,
     "test_recommender": 3, "test_recompute": 8, "test_repeat": 3, "test_rules_and_options": 7,
-    "test_scatter_batches": 6, "test_small_programs": 2, "test_summa": 2, "test_trace_families": 3, "test_training_devices": 6, "test_training_dropout": 3, "test_traps": 2, "test_uneven": 3, "test_uneven_devices": 4, "test_uneven_micro_batches": 3, "test_update_rules_native": 8,
+    "test_scatter_batches": 6, "test_small_programs": 2, "test_summa": 2, "test_trace_families": 3,
+    "test_training_devices": 6, "test_training_dropout": 3, "test_traps": 2, "test_uneven": 3,
+    "test_uneven_devices": 4, "test_uneven_micro_batches": 3, "test_update_rules_native": 8,
     "test_volumes": 8,
 }
 
