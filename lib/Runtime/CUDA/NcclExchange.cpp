@@ -278,6 +278,22 @@ Error NcclExchange::watch() {
   return Error::success();
 }
 
+Error NcclExchange::follow(int64_t calls) {
+  // Half of what a queue takes.
+  constexpr int64_t most = 512;
+  enqueued += calls;
+  auto isFar = [&] {
+    return !underWay.empty() && enqueued - underWay.front()->behind > most;
+  };
+  while (isFar()) {
+    if (Error error = watch())
+      return error;
+    if (isFar())
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return Error::success();
+}
+
 Error NcclExchange::poll(llvm::function_ref<Expected<bool>()> done,
                          const llvm::Twine &what) {
   Clock::time_point begin = Clock::now();
@@ -442,6 +458,7 @@ Error NcclExchange::start(Collective &own) {
     if (Error error = gpu.launch(function, launch, stream))
       return named(std::move(error));
   own.begun.reset();
+  own.behind = enqueued;
   if (!own.listed)
     underWay.push_back(&own);
   own.listed = true;

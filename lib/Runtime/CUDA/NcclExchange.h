@@ -48,6 +48,11 @@ public:
   llvm::Error start(Collective &collective);
   /// Fails if what is under way cannot end.
   llvm::Error watch();
+  /// Called when the host has enqueued so much more, a launch or an event each.
+  /// Where much is behind an exchange that has not ended, waits for it, and
+  /// fails like `watch`: a launch for which the queue of the device has no room
+  /// would wait without looking.
+  llvm::Error follow(int64_t calls);
 
 private:
   struct Group {
@@ -92,6 +97,8 @@ private:
   std::deque<Collective> collectives;
   /// Started and not known to have ended, in order.
   std::deque<Collective *> underWay;
+  /// By `follow`.
+  int64_t enqueued = 0;
   /// The longest time from when an exchange begins on this rank to its end.
   std::chrono::milliseconds patience;
   std::string failure;
@@ -113,8 +120,9 @@ struct NcclExchange::Collective {
   CUevent ready = nullptr, ended = nullptr;
   /// When the host has seen it begin.
   std::optional<Clock::time_point> begun;
-  /// Whether it is among those under way.
+  /// Whether it is among those under way, and what was enqueued before it.
   bool listed = false;
+  int64_t behind = 0;
   std::string name;
 };
 

@@ -391,6 +391,9 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
       if (asGraphs) {
         if (Error error = launch(entry, *stretch))
           return broken(std::move(error));
+        if (nccl)
+          if (Error error = nccl->follow(1))
+            return broken(std::move(error));
         i = end - 1;
         action = nullptr;
         ++stretch;
@@ -422,6 +425,12 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
         return broken(std::move(error));
       continue;
     }
+    // Launches, and events before and after.
+    const auto *launches = std::get_if<Launches>(&step.what);
+    if (nccl)
+      if (Error error = nccl->follow(
+              4 + static_cast<int64_t>(launches ? launches->list.size() : 0)))
+        return broken(std::move(error));
     bool passed = true;
     NamedRange commandRange;
     commandRange.begin(step.command->label);

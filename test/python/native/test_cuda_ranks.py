@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from cleave.testing.tools import build_dir, tool
+from cleave.testing.tools import build_dir, run_tool, tool
 from proofs import ALL
 from step_runs import differences, farther, model, run, run_apart, trip_apart
 from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
@@ -166,6 +166,19 @@ def test_exchanges_of_several_groups_end_together(layout, tmp_path):
     for fault in [f"hang:1:{n}" for n in (range(6, 30) if ALL else [9])]:
         said = says(device, CLEAVE_FAKE_NCCL=fault, **with_nccl)
         assert "has not ended after 2 s: not all ranks take part in it" in said, (fault, said)
+
+
+def test_a_full_queue_does_not_hide_a_lost_exchange(tmp_path):
+    """Behind an exchange that does not end the host would wait in a launch, and look no more: it
+    does not run so far ahead."""
+    path = model("gpt", tmp_path, 32, "--layers=4")
+    device = tmp_path / "device.so"
+    run_tool([tool("cleave-compile"), str(path), *LAYOUTS["sequence"], "--micro-batches=4",
+              "--optimizer=sgd", "--momentum=0", "--target=cuda", "-o", str(device)])
+    said = says(device, CLEAVE_FAKE_NCCL="hang:1:9", CLEAVE_NCCL="on", CLEAVE_PATIENCE="2",
+                CLEAVE_FAKE_NCCL_PATIENCE="10", CLEAVE_FAKE_QUEUE="600")
+    assert re.search(r"^rank [01]: the [a-z-]+ of part .* has not ended after 2 s: not all ranks "
+                     "take part in it", said), said
 
 
 def test_a_lost_exchange_ends_the_program(device, tmp_path):
