@@ -49,6 +49,10 @@ EPILOG = """what is printed, beside the machine:
   loss   losses of steps 1, 10, 50 and 100, and how far they are from those of f32. It passes if
          Cleave's rms difference is at most 1.5 times that of PyTorch's bf16 autocast, with the
          residual stream in f32 and in 16 bits.
+  all    of two processes that share the card by NCCL: how they could be connected, or that NCCL
+         refuses them, which is no failure; differences of losses; microseconds of collectives on
+         the host's clock; seconds until a rank says that the other was killed; and the figures of
+         nccl_costs.py, whose --help says what they are. `hangs` of `abort` is a result.
   sanitize  each case and checker: whether it found something, and the largest relative difference
          of a loss. One line says so where compute-sanitizer is not installed, which is no failure.
 
