@@ -34,7 +34,7 @@ def alike(outputs: int, *programs: torch.export.ExportedProgram) -> bool:
 def _expressions(program: torch.export.ExportedProgram, outputs: int,
                  known: dict[Any, int]) -> tuple[Any, ...]:
     """Returns the numbers of the expressions that the outputs are; equal ones have the same number
-    in `known`. Programs with nested graphs have numbers of their own."""
+    in `known`."""
     numbers: dict[torch.fx.Node, int] = {}
     drawn = 0
 
@@ -48,7 +48,7 @@ def _expressions(program: torch.export.ExportedProgram, outputs: int,
         if node.op == "placeholder":
             key = ("placeholder", targets.get(node.name, node.name))
         elif node.op == "get_attr":
-            key = ("nested", id(program), node.target)
+            key = ("nested", _code(program.graph_module.get_submodule(node.target)))
         else:
             # Each random operator draws numbers of its own.
             random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -60,4 +60,18 @@ def _expressions(program: torch.export.ExportedProgram, outputs: int,
     wanted = [(x, "") for s, x in zip(specs, found) if s.kind is OutputKind.USER_OUTPUT][:outputs]
     wanted += [(x, f"{s.kind} {s.target}") for s, x in zip(specs, found)
                if s.kind is not OutputKind.USER_OUTPUT]
-    return tuple((of(x), name) for x, name in wanted)
+    # Operators that write to their operands are compared in the order of the program, and so are
+    # nested graphs, as those under no_grad.
+    live = {x for x, _ in wanted if isinstance(x, torch.fx.Node)}
+    for node in reversed(program.graph.nodes):
+        nested = any(n.op == "get_attr" for n in node.all_input_nodes)
+        if node in live or nested or getattr(getattr(node.target, "_schema", None), "is_mutable",
+                                             False):
+            live |= {node, *node.all_input_nodes}
+    return (*(numbers[n] for n in program.graph.nodes if n in live and n.op != "placeholder"),
+            *((of(x), name) for x, name in wanted))
+
+
+def _code(graph: torch.nn.Module) -> str:
+    """Returns the code of a graph and of those nested in it."""
+    return "".join(part.code for part in graph.modules() if isinstance(part, torch.fx.GraphModule))

@@ -161,7 +161,8 @@ class Conditions:
                 if not alike(result, returned[0][1]):
                     raise _refused(self.path[len(self._given) - 1])
             last, taken = self.path, [d.taken for d in self.path]
-            pending += [[*taken[:i], not taken[i]] for i in range(len(self._given), len(taken))]
+            further = [[*taken[:i], not taken[i]] for i in range(len(self._given), len(taken))]
+            pending = further + pending if returned else pending + further
             if not pending:
                 break
         else:
@@ -318,7 +319,7 @@ def _refused(decision: Decision) -> TraceError:
 def _expects_truth(place: tuple[str, int] | None) -> bool:
     """Returns whether the line is likely to raise if its condition is false."""
     line = linecache.getline(*place).strip() if place else ""
-    return not (line.startswith("assert") or "not " in line)
+    return line.startswith("assert") or "not " in line
 
 
 def _is_raised(error: Exception) -> bool:

@@ -24,6 +24,7 @@ class Classifier(nn.Module):
         torch.manual_seed(0)
         self.a = nn.Linear(6, 5)
         self.strict, self.compute = True, forward
+        self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x, labels):
         return self.compute(self, x, labels)
@@ -194,13 +195,29 @@ def writes(m, x, labels):
     return m.loss(x, labels)
 
 
+def writes_a_buffer(m, x, labels):
+    if labels.max() >= 4:
+        m.seen = m.seen + 1
+        if labels.max() >= 5: raise ValueError("below 5")  # noqa: E701
+    return m.loss(x, labels)
+
+
+def writes_in_place(m, x, labels):
+    x = x * 1
+    if labels.max() >= 4:
+        x.mul_(2)
+        if labels.max() >= 5: raise ValueError("below 5")  # noqa: E701
+    return m.loss(x, labels)
+
+
 def number_of_python(m, x, labels):
     if int(labels.max()) >= 4: raise ValueError("below 4")  # noqa: E701
     return m.loss(x, labels)
 
 
 @pytest.mark.parametrize("forward", [computes_something_else, is_caught, only_prints, loops, draws,
-                                     writes, number_of_python], ids=lambda f: f.__name__)
+                                     writes, writes_a_buffer, writes_in_place,
+                                     number_of_python], ids=lambda f: f.__name__)
 def test_other_conditions_are_refused_at_their_line(forward):
     lines, first = inspect.getsourcelines(forward)
     line = first + next(i for i, text in enumerate(lines) if " if " in text or "while" in text)
