@@ -110,7 +110,13 @@ std::optional<NamedTensors> cleave::readTensorFile(StringRef path,
     runtime::Conversion conversion =
         *runtime::Conversion::find(entry->dtype, fileType(type));
     std::vector<char> data(tensor.size() * conversion.toBytes);
-    if (file->convert(*entry, conversion, data.data()) >= 0)
+    llvm::Expected<int64_t> wrong =
+        file->convert(*entry, conversion, data.data());
+    if (!wrong) {
+      error = (path + ": " + llvm::toString(wrong.takeError())).str();
+      return std::nullopt;
+    }
+    if (*wrong >= 0)
       return fail(name, "holds values that 64 bits with a sign cannot");
     for (int64_t i = 0, e = tensor.size(); i < e; ++i) {
       const char *bytes = data.data() + i * conversion.toBytes;

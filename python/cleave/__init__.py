@@ -13,8 +13,9 @@ first use, so that `import cleave` is quick. The files:
                                   a compiled step, its program for one shape, what it returns,
                                   the tensors that it takes, and those of a call
     buckets, background           programs for a few lengths, compiled in another thread
-    state, masters, checkpoint    tensors and states that are loaded; those of 16-bit modules;
-                                  folders that are saved
+    state, masters, checkpoint, tensor_file
+                                  tensors and states that are loaded; those of 16-bit modules;
+                                  folders that are saved; files of tensors
     optim, schedules, loss_scale  optimizers, learning rates, the scale of the loss in fp16
     plan, pipeline_options        shardings that a person asks for; options of a pipeline
     processes, forks              ranks that are processes; threads, locks and forked processes

@@ -14,6 +14,7 @@ from .messages import some_names, warn
 from .processes import lead, together
 from .results import StepError
 from .state import path_of, problem
+from .tensor_file import read_tensors
 
 #: What a checkpoint has beside tensors; a folder without it is none.
 _FACTS = "training.json"
@@ -49,7 +50,8 @@ class Checkpoints:
     @alone
     def load(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint that `save` or `cleave-run` has written of the same
-        model and optimizer, on any mesh. On an error nothing is changed. The state of a
+        model and optimizer, on any mesh. On an error nothing is changed, but where a file changes
+        while it is read: then the step makes no more calls. The state of a
         technique that the checkpoint's run did without (`compress`, fp8) begins as zero,
         with a warning.
 
@@ -217,17 +219,13 @@ def _whole(folder: str, name: str) -> str:
 def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
     """The tensors of a file under all of their names, and the names of those that the
     compiler may have added to the model."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, "pt") as file:
-            values = {name: file.get_tensor(name) for name in file.keys()}
-            metadata = file.metadata() or {}
+        values, metadata = read_tensors(path)
         tied = json.loads(metadata.get("tied", "{}"))
         added = json.loads(metadata.get("added", "[]"))
         for name, aliases in tied.items():
             values.update({alias: values[name] for alias in aliases})
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return values, added
 

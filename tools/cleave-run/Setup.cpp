@@ -198,6 +198,14 @@ Error Trainer::checkOthers() const {
 Error Trainer::openLog() {
   if (options.log.empty() || !session->isLeader())
     return Error::success();
+  Expected<int> special = openSpecial(options.log);
+  if (!special)
+    return special.takeError();
+  if (*special >= 0) {
+    log =
+        std::make_unique<llvm::raw_fd_ostream>(*special, /*shouldClose=*/true);
+    return Error::success();
+  }
   std::error_code error;
   log = std::make_unique<llvm::raw_fd_ostream>(
       options.log, error,
@@ -280,7 +288,7 @@ Error Trainer::setUp() {
     commandHash = saltedHash(options.dataCommand);
   }
   if (!options.tokenizer.empty()) {
-    auto file = openFile(options.tokenizer);
+    auto file = readFile(options.tokenizer);
     if (!file)
       return file.takeError();
     tokenizerHash = llvm::utohexstr(

@@ -14,6 +14,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Config/llvm-config.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Process.h"
 #include "llvm/Support/raw_ostream.h"
 #include <csignal>
 
@@ -33,9 +34,12 @@ inline void printVersionOf(llvm::StringRef tool) {
 
 /// Lets system calls fail, which gives an error with its reason, where a signal
 /// would end the process (a file that may not be so large), and lets it learn
-/// how the processes that it starts end, whatever started it ignores. Called
-/// after `InitLLVM`, which sets signals too.
+/// how the processes that it starts end, whatever started it ignores. A
+/// standard stream that is closed becomes /dev/null: the next file that is
+/// opened would get its number, and what is printed. Called after `InitLLVM`,
+/// which sets signals too.
 inline void failWithoutSignals() {
+  (void)llvm::sys::Process::FixupStandardFileDescriptors();
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);
 }

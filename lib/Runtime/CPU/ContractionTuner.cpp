@@ -64,7 +64,7 @@ ContractionTuner::ContractionTuner(std::string path, bool measure)
     return;
   if (!llvm::sys::fs::exists(file))
     return;
-  auto buffer = openFile(file);
+  auto buffer = readFile(file);
   if (!buffer) {
     llvm::consumeError(buffer.takeError()); // as a damaged one
     return;

@@ -18,8 +18,11 @@
 #include "llvm/TargetParser/Host.h"
 #include "llvm/TargetParser/X86TargetParser.h"
 
+#include <cerrno>
 #include <cstring>
 #include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <utility>
 
 using namespace cleave::runtime;
@@ -147,12 +150,8 @@ static std::string hashText(llvm::StringRef bytes) {
 
 /// Checks that all parts named in the file's own tables are there: the loader
 /// relies on the tables, and reading beyond the end of a mapped file ends the
-/// process. Sets the file's hash.
-static llvm::Error checkWhole(llvm::StringRef path, std::string &hash) {
-  auto buffer = openFile(path);
-  if (!buffer)
-    return buffer.takeError();
-  llvm::StringRef bytes = (*buffer)->getBuffer();
+/// process.
+static llvm::Error checkWhole(llvm::StringRef path, llvm::StringRef bytes) {
   llvm::ELF::Elf64_Ehdr header;
   if (!bytes.starts_with(llvm::ELF::ElfMagic) || bytes.size() < sizeof header)
     return makeError(path + ": not an artifact of cleave-compile");
@@ -176,8 +175,42 @@ static llvm::Error checkWhole(llvm::StringRef path, std::string &hash) {
     return makeError(path + ": the artifact is truncated at " +
                      llvm::Twine(bytes.size()) +
                      " bytes; compile the model again");
-  hash = hashText(bytes);
   return llvm::Error::success();
+}
+
+/// A copy of an artifact that has no name, or -1 where the system makes none:
+/// its code stays as it is when others shorten or overwrite the file, which
+/// would end the process.
+static int copyOf(llvm::StringRef path, llvm::StringRef bytes) {
+  std::string name = llvm::sys::path::filename(path).take_back(200).str();
+  int copy = ::memfd_create(name.c_str(), MFD_CLOEXEC);
+  while (copy >= 0 && !bytes.empty()) {
+    ssize_t done = ::write(copy, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR)
+      continue;
+    if (done <= 0) {
+      ::close(copy);
+      return -1;
+    }
+    bytes = bytes.drop_front(static_cast<size_t>(done));
+  }
+  return copy;
+}
+
+/// Opens the shared object that was read from a file.
+static void *openCopy(llvm::StringRef path, llvm::StringRef bytes) {
+  void *handle = nullptr;
+  if (int copy = copyOf(path, bytes); copy >= 0) {
+    std::string file = "/proc/self/fd/" + std::to_string(copy);
+    handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    ::close(copy);
+  }
+  if (handle)
+    return handle;
+  // Not where memory may not be executed, or files may not grow. Without a
+  // slash the loader would search its own path.
+  std::string file = path.contains('/') ? path.str() : "./" + path.str();
+  return ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
 /// Checks that this processor has the instructions that kernels may use; a
@@ -211,12 +244,15 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
   if (!llvm::sys::fs::exists(file))
     return makeError(file + ": no such file");
   Artifact artifact;
-  if (llvm::Error error = checkWhole(file, artifact.fileHash))
+  auto buffer = readFile(file);
+  if (!buffer)
+    return buffer.takeError();
+  llvm::StringRef bytes = (*buffer)->getBuffer();
+  if (llvm::Error error = checkWhole(file, bytes))
     return error;
-  // Without a slash the loader would search its own path.
-  if (!llvm::StringRef(file).contains('/'))
-    file = "./" + file;
-  artifact.handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  artifact.fileHash = hashText(bytes);
+  artifact.handle = openCopy(file, bytes);
+  buffer->reset();
   if (!artifact.handle)
     return makeError(path + ": cannot open the artifact: " + ::dlerror());
   void *handle = artifact.handle;

@@ -8,6 +8,7 @@
 #include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "CheckpointFiles.h"
 #include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/InputFile.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FileSystem.h"
@@ -73,7 +74,7 @@ Expected<std::string> cleave::runtime::findCheckpoint(StringRef folder) {
 
 Expected<llvm::json::Object> cleave::runtime::readFacts(StringRef folder) {
   std::string path = inside(folder, kTrainingFile);
-  auto buffer = openFile(path);
+  auto buffer = readFile(path);
   if (!buffer)
     return buffer.takeError();
   Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
@@ -93,11 +94,10 @@ Expected<llvm::json::Object> cleave::runtime::readFacts(StringRef folder) {
 
 /// Compares a file with what the facts say of it.
 static Error compare(const std::string &path, const FileFacts &facts) {
-  auto buffer = openFile(path);
-  if (!buffer)
-    return buffer.takeError();
-  uint64_t bytes = (*buffer)->getBufferSize();
-  buffer->reset();
+  Expected<InputFile> file = InputFile::open(path);
+  if (!file)
+    return file.takeError();
+  uint64_t bytes = static_cast<uint64_t>(file->size());
   if (bytes != facts.bytes)
     return makeError(path + ": is damaged: the file is " +
                      (bytes < facts.bytes ? "truncated" : "too long") + ": " +

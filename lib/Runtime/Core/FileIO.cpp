@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Core/InputFile.h"
+#include "cleave/Runtime/Core/Patience.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Support/JsonDepth.h"
 #include "llvm/ADT/SmallString.h"
@@ -103,14 +105,36 @@ static bool isSpecial(llvm::StringRef path) {
          !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
+llvm::Expected<int> cleave::runtime::openSpecial(llvm::StringRef path) {
+  if (!isSpecial(path))
+    return -1;
+  for (int64_t ms = 0;; ms += 50) {
+    int descriptor =
+        ::open(path.str().c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor >= 0) {
+      ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+      return descriptor;
+    }
+    if (errno != ENXIO && errno != EINTR)
+      return cannotWrite(path, std::strerror(errno));
+    fs::file_status status;
+    if (fs::status(path, status) || status.type() != fs::file_type::fifo_file)
+      return cannotWrite(path, std::strerror(ENXIO));
+    if (ms >= int64_t(patienceSeconds()) * 1000)
+      return cannotWrite(path, "nothing has read this pipe for " +
+                                   llvm::Twine(patienceSeconds()) + " s; " +
+                                   patienceHint());
+    ::usleep(50000);
+  }
+}
+
 Error cleave::runtime::writeFileAtomically(
     llvm::StringRef path, llvm::function_ref<Error(llvm::raw_ostream &)> write,
     FileFacts *facts) {
-  if (isSpecial(path)) {
-    int descriptor;
-    if (std::error_code error = fs::openFileForWrite(
-            path, descriptor, fs::CD_OpenExisting, fs::OF_None))
-      return cannotWrite(path, error.message());
+  llvm::Expected<int> special = openSpecial(path);
+  if (!special)
+    return special.takeError();
+  if (int descriptor = *special; descriptor >= 0) {
     Error failure = writeTo(descriptor, path, write, facts);
     ::close(descriptor);
     return failure;
@@ -235,21 +259,18 @@ Error cleave::runtime::checkWritableFolder(llvm::StringRef path) {
 //===----------------------------------------------------------------------===//
 
 llvm::Expected<std::unique_ptr<llvm::MemoryBuffer>>
-cleave::runtime::openFile(llvm::StringRef path) {
-  fs::file_status status;
-  std::error_code error = fs::status(path, status);
-  if (!error && fs::is_directory(status))
-    error = std::make_error_code(std::errc::is_a_directory);
-  if (error)
-    return makeError(path + ": cannot read: " + error.message());
-  if (!fs::is_regular_file(status))
-    return makeError(path + ": cannot read: it is a device or a pipe, which "
-                            "may have no end; give a file");
-  auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
-                                            /*RequiresNullTerminator=*/false);
+cleave::runtime::readFile(llvm::StringRef path) {
+  llvm::Expected<InputFile> file = InputFile::open(path);
+  if (!file)
+    return file.takeError();
+  auto buffer = llvm::WritableMemoryBuffer::getNewUninitMemBuffer(
+      static_cast<size_t>(file->size()), path);
   if (!buffer)
-    return makeError(path + ": cannot read: " + buffer.getError().message());
-  return std::move(*buffer);
+    return makeError(path + ": cannot read: no memory for " +
+                     llvm::Twine(file->size()) + " bytes");
+  if (Error error = file->read(0, file->size(), buffer->getBufferStart()))
+    return makeError(path + ": " + llvm::toString(std::move(error)));
+  return std::unique_ptr<llvm::MemoryBuffer>(std::move(buffer));
 }
 
 Error cleave::runtime::flushStandardOutput() {

@@ -92,10 +92,10 @@ static std::optional<std::string> findDuplicateKey(llvm::StringRef text) {
 
 llvm::Expected<SafetensorsFile> SafetensorsFile::open(llvm::StringRef path) {
   SafetensorsFile file;
-  auto buffer = openFile(path);
-  if (!buffer)
-    return buffer.takeError();
-  file.buffer = std::move(*buffer);
+  llvm::Expected<InputFile> opened = InputFile::open(path);
+  if (!opened)
+    return opened.takeError();
+  file.file = std::move(*opened);
   if (Error error = file.parse())
     return makeError(path + ": " + llvm::toString(std::move(error)));
   return file;
@@ -107,57 +107,77 @@ SafetensorsFile::find(llvm::StringRef name) const {
   return it == index.end() ? nullptr : &entries[it->second];
 }
 
-/// Releases the whole pages of a range of a mapped file.
-static void forgetRange(const llvm::MemoryBuffer &buffer, const char *data,
-                        int64_t bytes) {
-  if (buffer.getBufferKind() != llvm::MemoryBuffer::MemoryBuffer_MMap)
-    return;
-  auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  auto begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
-  auto end = reinterpret_cast<uintptr_t>(data + bytes) & ~(page - 1);
-  if (begin < end)
-    (void)::madvise(reinterpret_cast<void *>(begin), end - begin,
-                    MADV_DONTNEED);
+/// Bytes that are read at once: they stay in a cache of the processor.
+static constexpr int64_t kPiece = int64_t(1) << 20;
+
+Error SafetensorsFile::read(const Entry &entry, int64_t at, int64_t bytes,
+                            char *to) const {
+  if (Error error = file.read(entry.offset + at, bytes, to))
+    return makeError("tensor '" + entry.name +
+                     "': " + llvm::toString(std::move(error)));
+  return Error::success();
 }
 
-void SafetensorsFile::forget(const Entry &entry) const {
-  forgetRange(*buffer, entry.data, entry.bytes);
-}
-
-int64_t SafetensorsFile::convert(const Entry &entry,
-                                 const Conversion &conversion,
-                                 void *destination) const {
-  int64_t piece = (int64_t(8) << 20) / conversion.fromBytes;
-  int64_t count = entry.bytes / conversion.fromBytes;
+llvm::Expected<int64_t> SafetensorsFile::convert(const Entry &entry,
+                                                 const Conversion &conversion,
+                                                 void *destination) const {
   auto *to = static_cast<char *>(destination);
+  if (to && conversion.copies) {
+    if (Error error = read(entry, 0, entry.bytes, to))
+      return std::move(error);
+    return -1;
+  }
+  int64_t piece = kPiece / conversion.fromBytes;
+  int64_t count = entry.bytes / conversion.fromBytes;
+  std::vector<char> bytes(
+      static_cast<size_t>(std::min(piece, count) * conversion.fromBytes));
   for (int64_t at = 0; at < count; at += piece) {
-    const char *from = entry.data + at * conversion.fromBytes;
     int64_t size = std::min(piece, count - at);
-    int64_t wrong =
-        conversion.run(from, to ? to + at * conversion.toBytes : nullptr, size);
+    if (Error error = read(entry, at * conversion.fromBytes,
+                           size * conversion.fromBytes, bytes.data()))
+      return std::move(error);
+    int64_t wrong = conversion.run(
+        bytes.data(), to ? to + at * conversion.toBytes : nullptr, size);
     if (wrong >= 0)
       return at + wrong;
-    forgetRange(*buffer, from, size * conversion.fromBytes);
   }
   return -1;
 }
 
+llvm::Expected<std::string> SafetensorsFile::hash(const Entry &entry) const {
+  FileHash hash;
+  std::vector<char> bytes(static_cast<size_t>(std::min(kPiece, entry.bytes)));
+  for (int64_t at = 0; at < entry.bytes; at += kPiece) {
+    int64_t size = std::min(kPiece, entry.bytes - at);
+    if (Error error = read(entry, at, size, bytes.data()))
+      return std::move(error);
+    hash.update(llvm::StringRef(bytes.data(), static_cast<size_t>(size)));
+  }
+  return hash.finish().hash;
+}
+
 Error SafetensorsFile::parse() {
-  llvm::StringRef text = buffer->getBuffer();
-  if (text.size() < 8)
-    return makeError("not a safetensors file: it has " + Twine(text.size()) +
+  if (file.size() < 8)
+    return makeError("not a safetensors file: it has " + Twine(file.size()) +
                      " bytes, and the length of the header takes 8");
-  uint64_t headerBytes = llvm::support::endian::read64le(text.data());
+  char length[8];
+  if (Error error = file.read(0, 8, length))
+    return error;
+  uint64_t headerBytes = llvm::support::endian::read64le(length);
   if (headerBytes > maxHeaderBytes)
     return makeError("not a safetensors file: a header of " +
                      Twine(headerBytes) + " bytes is above the limit of " +
                      Twine(maxHeaderBytes));
-  if (headerBytes > text.size() - 8)
+  uint64_t follow = static_cast<uint64_t>(file.size()) - 8;
+  if (headerBytes > follow)
     return makeError("the file is truncated: the header has " +
-                     Twine(headerBytes) + " bytes, but " +
-                     Twine(text.size() - 8) + " follow");
-  llvm::StringRef header = text.substr(8, static_cast<size_t>(headerBytes));
-  llvm::StringRef data = text.substr(8 + static_cast<size_t>(headerBytes));
+                     Twine(headerBytes) + " bytes, but " + Twine(follow) +
+                     " follow");
+  std::string header(static_cast<size_t>(headerBytes), 0);
+  if (Error error =
+          file.read(8, static_cast<int64_t>(headerBytes), header.data()))
+    return error;
+  uint64_t dataBytes = follow - headerBytes;
 
   llvm::Expected<llvm::json::Value> value = parseJson(header);
   if (!value)
@@ -222,14 +242,14 @@ Error SafetensorsFile::parse() {
     auto end = (*offsets)[1].getAsInteger();
     if (!begin || !end || *begin < 0 || *end < *begin)
       return fail("its data_offsets are not a range");
-    if (static_cast<uint64_t>(*end) > data.size())
+    if (static_cast<uint64_t>(*end) > dataBytes)
       return fail("the file is truncated: its data ends at byte " +
-                  Twine(*end) + " of " + Twine(data.size()));
+                  Twine(*end) + " of " + Twine(dataBytes));
     if (*end - *begin != entry.bytes)
       return fail("shape " + shapeText(entry.shape) + " of " + entry.dtype +
                   " takes " + Twine(entry.bytes) +
                   " bytes, but data_offsets span " + Twine(*end - *begin));
-    entry.data = data.data() + *begin;
+    entry.offset = 8 + static_cast<int64_t>(headerBytes) + *begin;
     spans.push_back({*begin, *end, entries.size()});
     entries.push_back(std::move(entry));
   }
@@ -248,8 +268,8 @@ Error SafetensorsFile::parse() {
                        " bytes before the data of tensor '" + name + "'");
     at = span.end;
   }
-  if (static_cast<uint64_t>(at) != data.size())
-    return makeError(Twine(data.size() - static_cast<uint64_t>(at)) +
+  if (static_cast<uint64_t>(at) != dataBytes)
+    return makeError(Twine(dataBytes - static_cast<uint64_t>(at)) +
                      " bytes at the end belong to no tensor");
   llvm::sort(entries,
              [](const Entry &a, const Entry &b) { return a.name < b.name; });

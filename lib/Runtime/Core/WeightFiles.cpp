@@ -61,7 +61,7 @@ Expected<WeightFiles> WeightFiles::openIndex(llvm::StringRef index) {
   if (size > maxIndexBytes)
     return fail("an index of " + Twine(size) + " bytes is above the limit of " +
                 Twine(maxIndexBytes));
-  auto buffer = openFile(index);
+  auto buffer = readFile(index);
   if (!buffer)
     return buffer.takeError();
   Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());

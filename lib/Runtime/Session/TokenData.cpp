@@ -19,13 +19,9 @@
 #include "llvm/Support/xxhash.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <fcntl.h>
 #include <numeric>
 #include <optional>
-#include <unistd.h>
 
 using namespace cleave::runtime;
 using llvm::Error;
@@ -76,7 +72,7 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
   if (tokenizer.empty())
     return makeError(path + ": text needs --tokenizer; files of tokens end in "
                             ".bin or .npy");
-  auto rules = openFile(tokenizer);
+  auto rules = readFile(tokenizer);
   if (!rules)
     return rules.takeError();
   llvm::SmallString<128> absolute(path);
@@ -152,39 +148,9 @@ Expected<std::string> TokenData::encode(StringRef path, StringRef tokenizer) {
 
 static constexpr int64_t kTokenBytes[] = {1, 2, 4, 4, 8};
 
-TokenData::TokenData(TokenData &&other) noexcept { *this = std::move(other); }
-
-TokenData &TokenData::operator=(TokenData &&other) noexcept {
-  path = std::move(other.path);
-  std::swap(file, other.file);
-  start = other.start;
-  count = other.count;
-  type = other.type;
-  return *this;
-}
-
-TokenData::~TokenData() {
-  if (file >= 0)
-    ::close(file);
-}
-
 Error TokenData::readBytes(int64_t from, int64_t bytes, char *to) const {
-  while (bytes > 0) {
-    ssize_t done = ::pread(file, to, static_cast<size_t>(bytes), start + from);
-    if (done < 0 && errno == EINTR)
-      continue;
-    if (done < 0)
-      return makeError(path + ": cannot read: " + std::strerror(errno));
-    if (done == 0)
-      return makeError(path +
-                       ": the file was shortened during the run: it ends "
-                       "at byte " +
-                       Twine(start + from) + ", within its " + Twine(count) +
-                       " tokens");
-    from += done;
-    to += done;
-    bytes -= done;
-  }
+  if (Error error = file.read(start + from, bytes, to))
+    return makeError(path + ": " + llvm::toString(std::move(error)));
   return Error::success();
 }
 
@@ -192,14 +158,9 @@ Error TokenData::openNpy(StringRef path) {
   auto fail = [&](const Twine &message) {
     return makeError(path + ": " + message);
   };
-  auto buffer = openFile(path);
-  if (!buffer)
-    return buffer.takeError();
-  int64_t size = static_cast<int64_t>((*buffer)->getBufferSize());
+  int64_t size = file.size();
   // Headers are short; a longer one is not of tokens.
   std::string head(static_cast<size_t>(std::min<int64_t>(size, 1 << 16)), 0);
-  buffer->reset();
-  count = size; // of bytes, for the message of a failure
   if (Error error =
           readBytes(0, static_cast<int64_t>(head.size()), head.data()))
     return error;
@@ -272,14 +233,13 @@ Expected<TokenData> TokenData::open(StringRef path, StringRef tokenizer,
     file = *encoded;
     binType = "u32";
   }
-  auto buffer = openFile(file);
-  if (!buffer)
-    return makeError(path + ": " + llvm::toString(buffer.takeError()));
-  int64_t bytes = static_cast<int64_t>((*buffer)->getBufferSize());
-  buffer->reset();
-  tokens.file = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (tokens.file < 0)
-    return makeError(path + ": cannot read: " + std::strerror(errno));
+  Expected<InputFile> opened = InputFile::open(file);
+  if (!opened) {
+    std::string why = llvm::toString(opened.takeError());
+    return makeError(text ? path + ": " + why : Twine(why));
+  }
+  tokens.file = std::move(*opened);
+  int64_t bytes = tokens.file.size();
   if (extension == ".npy") {
     if (Error error = tokens.openNpy(path))
       return error;

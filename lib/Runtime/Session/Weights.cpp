@@ -58,20 +58,87 @@ static std::vector<std::string> namesIn(const WeightFiles &files,
   return own;
 }
 
-bool WeightSource::equals(const WeightSource &other) const {
-  if (conversion.copies && other.conversion.copies)
-    return std::memcmp(entry->data, other.entry->data,
-                       static_cast<size_t>(entry->bytes)) == 0;
-  constexpr int64_t piece = 1 << 16;
-  std::vector<char> one, two;
-  int64_t count = entry->bytes / conversion.fromBytes;
-  for (int64_t at = 0; at < count; at += piece) {
-    int64_t size = std::min(piece, count - at);
-    for (auto [source, bytes] : {std::pair(this, &one), {&other, &two}}) {
-      const Conversion &how = source->conversion;
-      bytes->resize(static_cast<size_t>(size * how.toBytes));
-      how.run(source->entry->data + at * how.fromBytes, bytes->data(), size);
+namespace {
+
+/// Reads elements of a source, in ascending order, as the program has them.
+class WeightReader {
+public:
+  explicit WeightReader(const WeightSource &source)
+      : source(source), how(source.conversion),
+        elements(source.entry->bytes / how.fromBytes) {}
+
+  int64_t size() const { return elements; }
+
+  /// Reads `count` elements from `at` on.
+  Error read(int64_t at, int64_t count, char *to) {
+    if (source.slice)
+      return convert(source.slice->bytes.data() + at * how.fromBytes, count,
+                     to);
+    if (how.copies && count * how.fromBytes >= kDirect)
+      return source.file->read(*source.entry, at * how.fromBytes,
+                               count * how.fromBytes, to);
+    while (count > 0) {
+      if (at < begin || at >= end)
+        if (Error error = fill(at))
+          return error;
+      int64_t some = std::min(count, end - at);
+      if (Error error =
+              convert(window.data() + (at - begin) * how.fromBytes, some, to))
+        return error;
+      at += some;
+      count -= some;
+      to += some * how.toBytes;
     }
+    return Error::success();
+  }
+
+private:
+  /// Longer runs are read to where they belong; of shorter ones, as the rows of
+  /// a shard may be, many are read at once.
+  static constexpr int64_t kDirect = 1 << 12, kWindow = 1 << 16;
+
+  Error fill(int64_t at) {
+    int64_t count = std::min(kWindow / how.fromBytes, elements - at);
+    window.resize(static_cast<size_t>(count * how.fromBytes));
+    begin = end = 0;
+    if (Error error = source.file->read(*source.entry, at * how.fromBytes,
+                                        count * how.fromBytes, window.data()))
+      return error;
+    begin = at;
+    end = at + count;
+    return Error::success();
+  }
+
+  Error convert(const char *from, int64_t count, char *to) {
+    if (how.run(from, to, count) < 0)
+      return Error::success();
+    return makeError("tensor '" + source.entry->name +
+                     "': the file was changed while it was read: it has values "
+                     "that are out of range");
+  }
+
+  const WeightSource &source;
+  const Conversion &how;
+  int64_t elements;
+  /// What was read of the file: the elements from `begin` to `end`.
+  std::vector<char> window;
+  int64_t begin = 0, end = 0;
+};
+
+} // namespace
+
+Expected<bool> WeightSource::equals(const WeightSource &other) const {
+  constexpr int64_t piece = 1 << 16;
+  WeightReader mine(*this), its(other);
+  std::vector<char> one, two;
+  for (int64_t at = 0; at < mine.size(); at += piece) {
+    int64_t size = std::min(piece, mine.size() - at);
+    one.resize(static_cast<size_t>(size * conversion.toBytes));
+    two.resize(one.size());
+    if (Error error = mine.read(at, size, one.data()))
+      return std::move(error);
+    if (Error error = its.read(at, size, two.data()))
+      return std::move(error);
     if (one != two)
       return false;
   }
@@ -121,12 +188,14 @@ static bool isOfOtherWorkers(const FileTensor &entry, const Tensor &tensor) {
 
 /// Replaces a source of other workers by what `tensor` has of it: the whole, or
 /// the slice that each worker has of the sum.
-static void share(const Tensor &tensor, WeightSource &source) {
+static Error share(const Tensor &tensor, WeightSource &source) {
   const FileTensor &entry = *source.entry;
   const std::vector<int64_t> &shape = fileShape(tensor);
   std::vector<char> whole(static_cast<size_t>(
       entry.bytes / source.conversion.fromBytes * source.conversion.toBytes));
-  source.file->convert(entry, source.conversion, whole.data());
+  if (Error error = source.file->convert(entry, source.conversion, whole.data())
+                        .takeError())
+    return error;
   auto slice = std::make_shared<WeightSource::Slice>();
   int64_t slices = tensor.summed ? entry.shape[0] : 1,
           count = tensor.summed ? shape[0] : 1,
@@ -137,11 +206,11 @@ static void share(const Tensor &tensor, WeightSource &source) {
                               : shareOfSum<float>)(whole, slices, elements,
                                                    count, slice->bytes.data());
   slice->entry = {entry.name, safetensorsName(tensor.dtype).str(), shape,
-                  slice->bytes.data(),
-                  static_cast<int64_t>(slice->bytes.size())};
+                  /*offset=*/0, static_cast<int64_t>(slice->bytes.size())};
   source.entry = &slice->entry;
   source.conversion = *Conversion::find(slice->entry.dtype, tensor.dtype);
   source.slice = std::move(slice);
+  return Error::success();
 }
 
 /// Fills `source` from what the file has under a name, or says why that does
@@ -158,27 +227,32 @@ static std::string convertible(const WeightFiles::Found &found,
            safetensorsName(tensor.dtype).str() + " " +
            shapeText(fileShape(tensor)) + " in the program";
   if (!conversion->total) {
-    int64_t wrong = found.file->convert(entry, *conversion, nullptr);
-    if (wrong >= 0)
+    Expected<int64_t> wrong = found.file->convert(entry, *conversion, nullptr);
+    if (!wrong)
+      return llvm::toString(wrong.takeError());
+    if (*wrong >= 0)
       return "'" + entry.name + "' is " + entry.dtype +
              " in the file, and its element at " +
-             shapeText(indexOf(entry.shape, wrong)) +
+             shapeText(indexOf(entry.shape, *wrong)) +
              " is out of the range of " + safetensorsName(tensor.dtype).str() +
              ", which the program takes";
   }
   source = {found.file, &entry, *conversion, nullptr};
   if (shares)
-    share(tensor, source);
+    if (Error error = share(tensor, source))
+      return llvm::toString(std::move(error));
   return "";
 }
 
 /// Checks the indices of a buffer.
 static Error checkIndices(const Tensor &tensor, const WeightSource &source) {
-  if (tensor.upperBound <= 0 || source.conversion.copies)
-    return checkIndexRange(tensor, source.entry->data);
+  if (tensor.upperBound <= 0)
+    return Error::success();
+  WeightReader reader(source);
   std::vector<char> converted(
-      static_cast<size_t>(tensor.numElements() * source.conversion.toBytes));
-  source.file->convert(*source.entry, source.conversion, converted.data());
+      static_cast<size_t>(reader.size() * source.conversion.toBytes));
+  if (Error error = reader.read(0, reader.size(), converted.data()))
+    return error;
   return checkIndexRange(tensor, converted.data());
 }
 
@@ -207,11 +281,13 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
       WeightSource next;
       if (std::string why = convertible(own, tensor, next); !why.empty())
         problems.push_back(why);
-      else if (source && !source->equals(next))
+      else if (!source)
+        source = next;
+      else if (Expected<bool> same = source->equals(next); !same)
+        problems.push_back(llvm::toString(same.takeError()));
+      else if (!*same)
         problems.push_back("'" + source->entry->name + "' and '" + name +
                            "' are tied in the program, but differ in the file");
-      else
-        source = next;
     }
     if (source) {
       found.push_back({&tensor, *source});
@@ -259,30 +335,52 @@ Expected<Session::Loaded> Session::check(llvm::StringRef path,
 Error Session::take(llvm::MutableArrayRef<Loaded> files) {
   if (Error error = finishUpdate())
     return error;
-  for (Loaded &loaded : files)
-    if (Error error = take(loaded))
-      return makeError(loaded.path + ": " + llvm::toString(std::move(error)));
+  for (Loaded &loaded : files) {
+    std::string hashes;
+    Error error = take(loaded, hashes);
+    std::string text = error ? llvm::toString(std::move(error)) : "";
+    // Over all tensors that were read: an outdated file of one machine would
+    // not be noticed later.
+    Error differs = agree(
+        {{"what went wrong with the files", text.empty() ? "nothing" : text},
+         {loaded.optimizer ? "the optimizer state that was read (hash)"
+                           : "the weights that were read (hash)",
+          llvm::utohexstr(llvm::xxh3_64bits(hashes), /*LowerCase=*/true)}});
+    if (text.empty() && !differs)
+      continue;
+    if (text.empty())
+      text = llvm::toString(std::move(differs));
+    else
+      llvm::consumeError(std::move(differs)); // says the same
+    text = loaded.path + ": " + text;
+    // Some tensors are those of the file, and others are not: nothing may be
+    // computed with them.
+    fail("was loaded in part: " + text);
+    return makeError(text);
+  }
   return Error::success();
 }
 
-Error Session::take(Loaded &loaded) {
-  // Over all tensors that were read: an outdated file of one machine would not
-  // be noticed later.
-  std::string hashes;
+Error Session::take(Loaded &loaded, std::string &hashes) {
   for (const auto &[tensor, source] : loaded.found) {
     const auto &[file, entry, conversion, slice] = source;
-    if (!alone())
-      hashes += tensor->name + '\n' +
-                llvm::utohexstr(llvm::xxh3_64bits(llvm::StringRef(
-                    entry->data, static_cast<size_t>(entry->bytes)))) +
-                '\n';
+    if (!alone()) {
+      Expected<std::string> hash =
+          slice ? Expected<std::string>(hashOf(llvm::StringRef(
+                      slice->bytes.data(), slice->bytes.size())))
+                : file->hash(*entry);
+      if (!hash)
+        return hash.takeError();
+      hashes += tensor->name + '\n' + *hash + '\n';
+    }
     if (tensor->role == Role::Buffer)
       valued.insert(tensor->name);
+    WeightReader reader(source);
     if (isEverywhere(*tensor) && !slice) {
       Error wrong = Error::success();
-      auto fill = [&, &what = *tensor, &from = *entry, &how = conversion,
-                   &in = *file](char *own) {
-        in.convert(from, how, own);
+      auto fill = [&, &what = *tensor](char *own) {
+        if (!wrong)
+          wrong = reader.read(0, reader.size(), own);
         for (int rank = 1; !wrong && rank < getLocalRanks(); ++rank)
           wrong = ranks[static_cast<size_t>(rank)]->write(what, own);
       };
@@ -293,25 +391,27 @@ Error Session::take(Loaded &loaded) {
       continue;
     }
     // Of what is one slice, all others are copies.
-    const char *from = entry->data;
-    int64_t size = entry->bytes / conversion.fromBytes;
-    for (const std::unique_ptr<Rank> &rank : ranks)
-      if (rank->holds(*tensor))
-        if (Error error = rank->change(
-                *tensor, [&, &how = conversion, &of = *tensor](char *part) {
-                  cutPart(getProgram().mesh, of, rank->number(), part,
-                          [&](int64_t at, int64_t to, int64_t count) {
-                            for (int64_t some; count > 0;
-                                 at += some, to += some, count -= some) {
-                              some = std::min(count, size - at % size);
-                              how.run(from + at % size * how.fromBytes,
-                                      part + to * how.toBytes, some);
-                            }
-                          });
-                }))
-          return error;
-    if (!slice)
-      file->forget(*entry);
+    int64_t size = reader.size(), width = conversion.toBytes;
+    for (const std::unique_ptr<Rank> &rank : ranks) {
+      if (!rank->holds(*tensor))
+        continue;
+      Error wrong = Error::success();
+      auto fill = [&, &of = *tensor, &from = *rank](char *part) {
+        cutPart(getProgram().mesh, of, from.number(), part,
+                [&](int64_t at, int64_t to, int64_t count) {
+                  for (int64_t some; count > 0 && !wrong;
+                       at += some, to += some, count -= some) {
+                    some = std::min(count, size - at % size);
+                    if (!wrong)
+                      wrong = reader.read(at % size, some, part + to * width);
+                  }
+                });
+      };
+      if (Error error = rank->change(*tensor, fill))
+        return llvm::joinErrors(std::move(error), std::move(wrong));
+      if (wrong)
+        return wrong;
+    }
   }
   for (const Tensor *tensor : loaded.absent)
     for (const std::unique_ptr<Rank> &rank : ranks)
@@ -322,10 +422,7 @@ Error Session::take(Loaded &loaded) {
                   static_cast<size_t>(localBytes(getProgram().mesh, *tensor)));
             }))
           return error;
-  return agree(
-      {{loaded.optimizer ? "the optimizer state that was read (hash)"
-                         : "the weights that were read (hash)",
-        llvm::utohexstr(llvm::xxh3_64bits(hashes), /*LowerCase=*/true)}});
+  return Error::success();
 }
 
 Error Session::load(llvm::StringRef path, bool optimizer) {

@@ -28,7 +28,7 @@ struct WeightSource {
   std::shared_ptr<const Slice> slice;
 
   /// Whether both have the same value for the program.
-  bool equals(const WeightSource &other) const;
+  llvm::Expected<bool> equals(const WeightSource &other) const;
 };
 
 struct Session::Loaded {

@@ -18,6 +18,7 @@ import torch
 
 from ..processes import lead
 from ..state import path_of
+from ..tensor_file import read_tensors
 
 KINDS = ("int8", "sparse", "bf16")
 #: The entries of the metadata: how tensors are stored, and names of one tensor.
@@ -185,11 +186,10 @@ class _OfStep:
 def read_export(path: str | os.PathLike) -> dict[str, torch.Tensor]:
     """The dense tensors of a file that `export` has written, under the names of the module's
     `state_dict`; what is stored in 8 bits is float32."""
-    from safetensors import safe_open
-
-    with safe_open(path_of("path", path), "pt") as file:
-        metadata = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    try:
+        tensors, metadata = read_tensors(path_of("path", path))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     if _FORMS not in metadata:
         raise ValueError(f"{path}: is not written by cleave.export")
     return _decode(tensors, json.loads(metadata[_FORMS]), json.loads(metadata[_ALIASES]))

@@ -6,6 +6,7 @@ Each is an error of `cleave-run` with its reason, and what was computed is saved
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 
@@ -58,7 +59,7 @@ def test_data_that_shrink(folder):  # noqa: F811
     wait_until(lambda: os.path.exists("m") and len(metrics("m")) > 3)
     os.truncate("train.bin", 100)
     _, text = process.communicate(timeout=60)
-    assert process.returncode == 1 and "train.bin: the file was shortened during the run" in text
+    assert process.returncode == 1 and "train.bin: the file was shortened while it was read" in text
     (saved,) = os.listdir("c")
     step = int(saved[5:])
     assert step == len(metrics("m"))
@@ -174,3 +175,25 @@ def test_a_checkpoint_of_an_earlier_version_has_the_command(folder):  # noqa: F8
         done = run("--data-command", ROWS, "--steps", 2, start=("--resume", "c"))
         assert done.returncode == 0 and "hunter2" not in done.stdout + done.stderr
         assert ("data_command" in done.stdout) == changed, done.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_standard_streams_that_are_closed(folder, closed):  # noqa: F811
+    """No file gets their numbers, and with it what is printed."""
+    flags = [TOOL, ARTIFACT, "--random-init", *FLAGS, "--data", "train.bin", "--steps", "2", "--save-every", "1",
+             "--save-dir", "c", "--log", "m", "--progress=lines"]
+    done = subprocess.run(["/bin/sh", "-c", f"{shlex.join(map(str, flags))} {closed}"], timeout=60)
+    assert done.returncode == 0 and len(metrics("m")) == 2
+    for name in ("model.safetensors", "optimizer.safetensors", "training.json"):
+        assert b"saved c/step" not in open(f"c/step-2/{name}", "rb").read()
+    assert run("--data", "train.bin", "--steps", 3, start=("--resume", "c")).returncode == 0
+
+
+@pytest.mark.parametrize("flag", ["--log", "--trace"])
+def test_a_pipe_that_nothing_reads(folder, flag):  # noqa: F811
+    os.mkfifo("pipe")
+    done = run("--data", "train.bin", "--steps", 2, flag, "pipe", "--patience", 1)
+    assert done.returncode == 1 and "pipe: cannot write: nothing has read this pipe for 1 s" in done.stderr
+    reader = subprocess.Popen(["sh", "-c", "sleep 0.5; cat pipe"], stdout=subprocess.PIPE)
+    assert run("--data", "train.bin", "--steps", 2, flag, "pipe", "--patience", 20).returncode == 0
+    assert reader.communicate(timeout=20)[0].startswith(b"{")

@@ -100,7 +100,7 @@ TEST_F(TokenDataTest, Files) {
   EXPECT_EQ(at(*shortened, 1), 258);
   int64_t tokens[4];
   EXPECT_NE(llvm::toString(shortened->read(0, 4, tokens))
-                .find("the file was shortened during the run"),
+                .find("the file was shortened while it was read"),
             std::string::npos);
   EXPECT_NE(message(write("odd.bin", "123")).find("not a multiple"),
             std::string::npos);

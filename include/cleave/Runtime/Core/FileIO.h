@@ -41,6 +41,11 @@ llvm::Error writeFileAtomically(llvm::StringRef path, const F &write) {
                 }));
 }
 
+/// Opens a device or a pipe to be written, which the caller closes; -1 if
+/// `path` is another file or none. Nobody may read a pipe: that is waited for
+/// as long as ranks wait for each other (Patience.h).
+llvm::Expected<int> openSpecial(llvm::StringRef path);
+
 /// Waits until what a file holds is on the disk.
 llvm::Error syncFile(llvm::StringRef path);
 
@@ -52,10 +57,10 @@ llvm::Error syncFolder(llvm::StringRef path);
 /// the disk when it returns.
 llvm::Error createFolders(llvm::StringRef path);
 
-/// Opens a regular file to be read; a device or a pipe, which may have no end,
-/// is an error. Large files are mapped.
+/// Reads a regular file into memory. It is not mapped: one that others shorten
+/// is an error (see InputFile.h, which reads in pieces).
 llvm::Expected<std::unique_ptr<llvm::MemoryBuffer>>
-openFile(llvm::StringRef path);
+readFile(llvm::StringRef path);
 
 /// Fails if no file can be created at `path`, so that a long computation does
 /// not end with that error. Creates nothing.

@@ -10,17 +10,18 @@
 
 #include "cleave/Runtime/Core/Conversion.h"
 #include "cleave/Runtime/Core/FileHash.h"
+#include "cleave/Runtime/Core/InputFile.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include <functional>
 #include <map>
 #include <memory>
 
 namespace cleave::runtime {
 
-/// A mapped safetensors file; every entry has been checked to be inside it.
+/// A safetensors file; every entry has been checked to be inside it. Data are
+/// read when they are asked for, and not mapped (see InputFile.h).
 class SafetensorsFile {
 public:
   struct Entry {
@@ -28,21 +29,26 @@ public:
     /// The dtype as spelled in the file: "F32", "I64", "BOOL", ...
     std::string dtype;
     std::vector<int64_t> shape;
-    const char *data = nullptr;
+    /// Where its data are in the file.
+    int64_t offset = 0;
     int64_t bytes = 0;
   };
 
   static llvm::Expected<SafetensorsFile> open(llvm::StringRef path);
 
   const std::vector<Entry> &getEntries() const { return entries; }
-  /// Converts the data of an entry and releases the pages it was read from, so
-  /// that a file does not take its size in memory twice. Returns the index of
-  /// the first element that does not convert, or -1. Without a destination it
-  /// only looks for that.
-  int64_t convert(const Entry &entry, const Conversion &conversion,
-                  void *destination) const;
-  /// Releases the pages of an entry.
-  void forget(const Entry &entry) const;
+  /// Reads bytes of the data of an entry, from its byte `at` on.
+  llvm::Error read(const Entry &entry, int64_t at, int64_t bytes,
+                   char *to) const;
+  /// Reads the data of an entry and converts them, in pieces, so that a file
+  /// does not take its size in memory twice. Returns the index of the first
+  /// element that does not convert, or -1. Without a destination it only looks
+  /// for that.
+  llvm::Expected<int64_t> convert(const Entry &entry,
+                                  const Conversion &conversion,
+                                  void *destination) const;
+  /// A hash of the data of an entry.
+  llvm::Expected<std::string> hash(const Entry &entry) const;
   /// Null if there is none.
   const Entry *find(llvm::StringRef name) const;
   const std::map<std::string, std::string> &getMetadata() const {
@@ -52,7 +58,7 @@ public:
 private:
   llvm::Error parse();
 
-  std::unique_ptr<llvm::MemoryBuffer> buffer;
+  InputFile file;
   std::vector<Entry> entries;
   llvm::StringMap<size_t> index;
   std::map<std::string, std::string> metadata;

@@ -379,7 +379,8 @@ private:
   llvm::Expected<Loaded> check(llvm::StringRef path, bool optimizer) const;
   /// Loads files that were checked.
   llvm::Error take(llvm::MutableArrayRef<Loaded> files);
-  llvm::Error take(Loaded &loaded);
+  /// Adds hashes of what it reads, for other processes to compare.
+  llvm::Error take(Loaded &loaded, std::string &hashes);
   /// Reads and checks the `files` of a checkpoint in this process: those of the
   /// model and of the optimizer.
   llvm::Expected<TrainingState>

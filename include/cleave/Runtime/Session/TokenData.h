@@ -8,6 +8,7 @@
 #ifndef CLEAVE_RUNTIME_SESSION_TOKENDATA_H
 #define CLEAVE_RUNTIME_SESSION_TOKENDATA_H
 
+#include "cleave/Runtime/Core/InputFile.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include <cstdint>
@@ -20,11 +21,6 @@ namespace cleave::runtime {
 /// others shorten during a run is an error, and not the end of the process.
 class TokenData {
 public:
-  TokenData() = default;
-  TokenData(TokenData &&other) noexcept;
-  TokenData &operator=(TokenData &&other) noexcept;
-  ~TokenData();
-
   /// Opens `.npy` (a C-ordered array of integers), `.bin` (raw little-endian
   /// integers of `binType`: "u8", "u16", "u32", "i32" or "i64"), or else text,
   /// which is encoded with the `tokenizers` JSON file `tokenizer`; encoded text
@@ -51,7 +47,7 @@ private:
                                             llvm::StringRef tokenizer);
 
   std::string path;
-  int file = -1;
+  InputFile file;
   /// Where tokens begin, and how many there are.
   int64_t start = 0, count = 0;
   Type type = Type::U16;
