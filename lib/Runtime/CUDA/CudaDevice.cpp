@@ -32,8 +32,11 @@ CudaDevice::CudaDevice(const cleave_device_request &request, Program program,
       lookup(request.lookup), lookupData(request.data), gpu(std::move(gpu)) {}
 
 CudaDevice::~CudaDevice() {
-  if (gpu->makeCurrent())
+  if (Error error = gpu->makeCurrent()) {
+    // A device that is gone has nothing to free.
+    llvm::consumeError(std::move(error));
     return;
+  }
   llvm::consumeError(settle());
   for (auto &[name, entry] : entries)
     for (Stretch &stretch : entry.stretches)
