@@ -246,13 +246,15 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Differentiation copies what it finds: a slice of a linear that becomes a
   // smaller linear here is small in backward too.
   addCleanup(passes);
-  // Gradients have the order of what they are gradients of.
-  spmd::OrderSamplesOptions order;
-  order.mesh = options.mesh;
-  order.recipes = options.recipes;
-  order.microBatches = placedMicroBatches(options);
-  order.grains = options.grains;
-  passes.addPass(spmd::createOrderSamples(order));
+  // Gradients have the order of what they are gradients of. Grains, whose sums
+  // have the same bits on every mesh, are those of the model's order.
+  if (options.grains == 0) {
+    spmd::OrderSamplesOptions order;
+    order.mesh = options.mesh;
+    order.recipes = options.recipes;
+    order.microBatches = placedMicroBatches(options);
+    passes.addPass(spmd::createOrderSamples(order));
+  }
   passes.addPass(graph::createGuardIndices());
   // Heads of a fused projection can only be placed where they are a dimension.
   // The slices of a norm by grains are those of the shape, with a mesh and

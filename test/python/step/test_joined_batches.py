@@ -280,3 +280,19 @@ def test_dropout(options):
         torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
     if "mesh" in options:
         assert own <= 0.55 * all_flops
+
+
+@pytest.mark.parametrize("options", [
+    dict(micro_batches=2, mesh={"pp": 2}), dict(mesh={"dp": 4}), dict(mesh={"dp": 2}, plan=["zero3"]),
+    dict(mesh={"dp": 2, "pp": 2}, plan=["zero1"], micro_batches=2)], ids=str)
+@pytest.mark.parametrize("form", [cat_and_slices, three_of_four, preferences, routed],
+                         ids=lambda f: f.__name__)
+def test_layouts(form, options):
+    check_training(form, **options)
+
+
+@pytest.mark.parametrize("form", [cat_and_slices, routed], ids=lambda f: f.__name__)
+def test_deterministic_steps(form):
+    """Grains are those of a batch in the model's order: joined ones are refused."""
+    with pytest.raises(cleave.CompileError, match="couples samples.*leave out deterministic"):
+        cleave.compile(Joined(form), batches()[0], deterministic=4)

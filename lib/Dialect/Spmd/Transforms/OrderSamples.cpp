@@ -274,8 +274,6 @@ private:
   /// Returns the number of shards and micro-batches of the samples.
   int64_t countParts(const PlanOnMesh &planned) {
     int64_t parts = std::max<int64_t>(microBatches, 1);
-    if (grains > 0)
-      parts = grains;
     for (const MeshAxis &axis : planned.axes)
       if (axis.name == "dp" ||
           llvm::any_of(planned.plan.recipes, [&](const RecipeCall &call) {
@@ -328,7 +326,7 @@ private:
         return;
       SampleFactors factors{outer, size, samples / (outer * size)};
       // A micro-batch has the samples of one part of each argument.
-      if (outer > 1 && (microBatches > 1 || grains > 0))
+      if (outer > 1 && microBatches > 1)
         return;
       if (size % parts == 0 && found.size() < 8 &&
           !llvm::is_contained(found, factors))

@@ -162,9 +162,7 @@ def OrderSamples : Pass<"spmd-order-samples", "::mlir::ModuleOp"> {
                  Option<"recipes", "recipes", "std::string", "",
                         "The recipes and placements that will be applied">,
                  Option<"microBatches", "micro-batches", "int64_t", "1",
-                        "The number of micro-batches">,
-                 Option<"grains", "grains", "int64_t", "0",
-                        "The number of grains of the batch, or 0">];
+                        "The number of micro-batches">];
 }
 
 def OrderSequence : Pass<"spmd-order-sequence", "::mlir::ModuleOp"> {
