@@ -52,20 +52,51 @@ static std::optional<int64_t> stepOf(StringRef path) {
   return step;
 }
 
+/// Whether `error` says that there is no such file or folder.
+static bool isMissing(std::error_code error) {
+  return error == std::errc::no_such_file_or_directory ||
+         error == std::errc::not_a_directory;
+}
+
+/// Whether a folder holds a checkpoint; an error where that cannot be read.
+static Expected<bool> holdsCheckpoint(StringRef folder) {
+  std::string path = inside(folder, kTrainingFile);
+  fs::file_status status;
+  std::error_code error = fs::status(path, status);
+  if (!error)
+    return true;
+  if (isMissing(error))
+    return false;
+  return makeError(path + ": cannot be read: " + error.message() +
+                   "; name the folder of another step to go on from that");
+}
+
 Expected<std::string> cleave::runtime::findCheckpoint(StringRef folder) {
-  if (isCheckpoint(folder))
+  Expected<bool> itself = holdsCheckpoint(folder);
+  if (!itself)
+    return itself.takeError();
+  if (*itself)
     return folder.str();
-  std::string latest;
+  std::string latest, unreadable;
   int64_t latestStep = -1;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
     std::optional<int64_t> step = stepOf(it->path());
-    if (step && *step > latestStep && isCheckpoint(it->path())) {
-      latest = it->path();
-      latestStep = *step;
-    }
+    if (!step || *step <= latestStep)
+      continue;
+    Expected<bool> holds = holdsCheckpoint(it->path());
+    if (holds && !*holds)
+      continue;
+    // An older one is not taken in place of one that cannot be read.
+    unreadable = holds ? "" : llvm::toString(holds.takeError());
+    latest = it->path();
+    latestStep = *step;
   }
+  if (!unreadable.empty())
+    return makeError(unreadable);
+  if (error && !isMissing(error))
+    return makeError(folder + ": cannot be read: " + error.message());
   if (latest.empty())
     return makeError(folder + ": no checkpoint here (training.json, or "
                               "folders named step-N that hold one)");

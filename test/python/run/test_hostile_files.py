@@ -50,6 +50,21 @@ def test_a_device_has_no_end(folder, flag, device):  # noqa: F811
     assert done.returncode == 1 and "it is a device or a pipe, which may have no end" in done.stderr, done
 
 
+def test_the_latest_checkpoint_cannot_be_read(folder):  # noqa: F811
+    """An older one is not taken for it, without a word; one that is named is."""
+    done = run("--data", "train.bin", "--steps", 3, "--save-every", 1, "--save-dir", "c")
+    assert done.returncode == 0, done.stderr
+    os.remove("c/step-3/training.json")
+    os.symlink("training.json", "c/step-3/training.json")
+    done = run("--data", "train.bin", "--steps", 4, start=("--resume", "c"))
+    assert done.returncode == 1 and "c/step-3/training.json: cannot be read: " in done.stderr, done
+    os.remove("c/step-1/training.json")
+    os.symlink("training.json", "c/step-1/training.json")
+    os.rename("c/step-3", "c/other")
+    done = run("--data", "train.bin", "--steps", 4, start=("--resume", "c"))
+    assert done.returncode == 0, done.stderr
+
+
 def test_data_that_shrink(folder):  # noqa: F811
     """The state before is saved, and the run goes on with the whole file."""
     whole = open("train.bin", "rb").read()
