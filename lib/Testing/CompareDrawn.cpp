@@ -24,10 +24,19 @@ public:
   /// `later`: after updates, so that there is state.
   Trainee(ModuleOp module, NamedTensors inputs, bool later)
       : module(module), interpreter(module, Precision::Exact),
-        inputs(std::move(inputs)), later(later) {
+        inputs(std::move(inputs)) {
     for (auto function : module.getOps<FunctionOpInterface>())
-      if (function.isPublic())
-        addArguments(function);
+      if (function.isPublic()) {
+        addStepInputs(function, later, this->inputs);
+        for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i) {
+          auto name =
+              function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+          auto role =
+              function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
+          if (name)
+            roles[name.str()] = role ? role.str() : "";
+        }
+      }
   }
 
   FailureOr<ReferenceResult> run(StringRef entry) {
@@ -41,13 +50,11 @@ public:
   FailureOr<NamedTensors> finish();
 
 private:
-  void addArguments(FunctionOpInterface function);
   LogicalResult update(StringRef entry, ReferenceResult &result);
 
   ModuleOp module;
   Interpreter interpreter;
   NamedTensors inputs;
-  bool later;
   /// Names of arguments by role.
   std::map<std::string, std::string> roles;
 };
@@ -59,7 +66,8 @@ static RankedTensorType wholeType(FunctionOpInterface function, unsigned i) {
                                           : function.getArgumentTypes()[i]);
 }
 
-void Trainee::addArguments(FunctionOpInterface function) {
+void cleave::addStepInputs(FunctionOpInterface function, bool later,
+                           NamedTensors &inputs) {
   for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i) {
     auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
     auto role = function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
@@ -69,7 +77,6 @@ void Trainee::addArguments(FunctionOpInterface function) {
       type = type.clone(valid.asArrayRef());
     if (!name || !type)
       continue;
-    roles[name.str()] = role ? role.str() : "";
     auto known = inputs.find(name.str());
     if (known != inputs.end()) {
       // A parameter may have another shape.

@@ -280,8 +280,8 @@ Difference cleave::compareResults(const ReferenceResult &expected,
                                   const ReferenceResult &actual) {
   Difference worst;
   auto note = [&](double error, StringRef name) {
-    // A difference that is NaN is the worst.
-    if (!(error <= worst.error))
+    // A difference that is NaN is the worst, whatever follows.
+    if (!std::isnan(worst.error) && !(error <= worst.error))
       worst = {error, name.str()};
   };
   auto compare = [&](const NamedTensors &left, const NamedTensors &right,

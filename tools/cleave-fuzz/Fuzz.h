@@ -68,6 +68,11 @@ int fuzzReshards(const mlir::DialectRegistry &registry,
 /// neither by the verifier nor by its results.
 int fuzzFaults(mlir::MLIRContext &context, const FuzzOptions &options);
 
+/// Makes parts of drawn pipelines read copies that their positions do not
+/// update; 1 if there was no program.
+int fuzzReaders(const mlir::DialectRegistry &registry,
+                const FuzzOptions &options);
+
 /// Compares native code of random models, and of a module, with the
 /// interpreter.
 int fuzzNative(const mlir::DialectRegistry &registry,

@@ -94,6 +94,12 @@ static cl::opt<std::string> faultsOf(
              "many the verifier rejects and how many give other "
              "results"),
     cl::cat(category));
+static cl::opt<bool> staleReaders(
+    "stale-readers",
+    cl::desc("Make parts of random models' pipelines read copies of "
+             "parameters and state that their positions do not update, and "
+             "print as JSON how many of them the verifier rejects"),
+    cl::cat(category));
 static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
                              cl::cat(category));
 
@@ -167,6 +173,8 @@ int main(int argc, char **argv) {
     return checkRulesOfModels(context, options);
   if (reshards)
     return fuzzReshards(registry, options);
+  if (staleReaders)
+    return fuzzReaders(registry, options);
   if (!faultsOf.empty())
     return fuzzFaults(context, options);
   return fuzzModels(registry, phases, options);

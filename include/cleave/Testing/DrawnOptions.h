@@ -10,6 +10,7 @@
 
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Testing/RandomGraph.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
 #include <set>
 
 namespace cleave {
@@ -34,6 +35,11 @@ std::set<std::string> choicesOf(const CompileOptions &options);
 /// The arguments of the passes that `options` run up to `last`.
 std::set<std::string> passesOf(mlir::MLIRContext *context,
                                const CompileOptions &options, Phase last);
+
+/// Adds to `inputs` a value for each argument of `function` that they lack;
+/// with `later`, state is as after some updates.
+void addStepInputs(mlir::FunctionOpInterface function, bool later,
+                   NamedTensors &inputs);
 
 /// The result of comparing a step with drawn options.
 struct DrawnOutcome {
