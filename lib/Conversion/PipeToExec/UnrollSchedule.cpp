@@ -32,6 +32,7 @@ public:
 
 private:
   LogicalResult readSource();
+  int64_t lastRun(pipe::InvokeOp invoke);
   LogicalResult dropCopies();
   LogicalResult deferChecks();
   scheduling::ReducedSchedule inFull() const;
@@ -89,12 +90,26 @@ static void readInstead(OpResult copy, Value kept) {
   invoke.setSplit(split);
 }
 
-/// If several stages at one position hold a parameter, one of them updates it.
-/// If updates come first, the others read the updated value.
+/// The place of the last run of `invoke` at its position.
+int64_t Positions::lastRun(pipe::InvokeOp invoke) {
+  ArrayRef<scheduling::Action> actions =
+      schedule.devices[map.device(invoke.getStage())];
+  for (int64_t i = static_cast<int64_t>(actions.size()) - 1; i >= 0; --i)
+    if (actions[i].kind == scheduling::Action::Kind::Run &&
+        actions[i].part == invoke.getPart() &&
+        actions[i].stage == static_cast<int64_t>(invoke.getStage()))
+      return i;
+  return -1;
+}
+
+/// If several stages at one position hold a parameter, one of them updates it:
+/// the one that runs last, because the others read the value of before. If
+/// updates come first, the first one, and the others read the updated value.
 LogicalResult Positions::dropCopies() {
   Operation *terminator = source.getBody().front().getTerminator();
   bool early = source->hasAttr(pipe::kEarlyUpdateAttr);
-  std::map<std::pair<StringRef, int64_t>, OpResult> updated;
+  std::map<std::pair<StringRef, int64_t>, std::pair<OpResult, unsigned>>
+      updated;
   llvm::BitVector dropped(terminator->getNumOperands());
   SmallVector<std::pair<OpResult, OpResult>> replaced;
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
@@ -104,12 +119,20 @@ LogicalResult Positions::dropCopies() {
       continue;
     auto [kept, fresh] =
         updated.insert({{name.getValue(), map.device(invoke.getStage())},
-                        cast<OpResult>(value)});
+                        {cast<OpResult>(value), i}});
     if (fresh || !source.getResultAttr(i, pipe::kCopyAttr))
       continue;
-    dropped.set(i);
-    if (early)
-      replaced.push_back({cast<OpResult>(value), kept->second});
+    auto &[result, number] = kept->second;
+    if (early) {
+      dropped.set(i);
+      replaced.push_back({cast<OpResult>(value), result});
+    } else if (lastRun(invoke) >
+               lastRun(cast<pipe::InvokeOp>(result.getOwner()))) {
+      dropped.set(number);
+      kept->second = {cast<OpResult>(value), i};
+    } else {
+      dropped.set(i);
+    }
   }
   if (dropped.none())
     return success();
