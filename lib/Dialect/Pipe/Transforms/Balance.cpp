@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Layers.h"
 #include "Stages.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <numeric>
@@ -90,9 +91,11 @@ SmallVector<int64_t> cleave::pipe::crossingBytes(ArrayRef<Operation *> ops) {
 
 namespace {
 /// The best cut of the first ops into a number of stages: the time of the
-/// slowest stage, the bytes sent, and the first op of the last stage.
+/// slowest stage, the sum of the squares of all, the bytes sent, and the place
+/// where the last stage begins.
 struct Best {
   double slowest = INFINITY;
+  double squares = 0;
   int64_t sent = 0;
   size_t begin = 0;
 };
@@ -100,12 +103,16 @@ struct Best {
 /// Cuts a sequence of ops by dynamic programming.
 class Cutter {
 public:
-  Cutter(ArrayRef<Operation *> ops, ArrayRef<double> seconds, int64_t count,
+  Cutter(ArrayRef<double> seconds, ArrayRef<int64_t> crossing, int64_t count,
          const MachineModel &machine, const llvm::BitVector &begins)
-      : size(ops.size()), count(count), link(machine.link), begins(begins),
-        crossing(crossingBytes(ops)), before(size + 1, 0) {
-    for (size_t i = 0; i < size; ++i)
-      before[i + 1] = before[i] + seconds[i];
+      : count(count), link(machine.link), crossing(crossing),
+        before(seconds.size() + 1, 0) {
+    std::partial_sum(seconds.begin(), seconds.end(), before.begin() + 1);
+    places.push_back(0);
+    for (unsigned at : begins.set_bits())
+      if (at > 0)
+        places.push_back(at);
+    places.push_back(seconds.size());
   }
 
   /// The time of the slowest stage of the fastest cut; infinite if there are
@@ -114,7 +121,7 @@ public:
     run(INFINITY, [](const Best &a, const Best &b) {
       return std::pair(a.slowest, a.sent) < std::pair(b.slowest, b.sent);
     });
-    return best[count][size].slowest;
+    return best[count].back().slowest;
   }
 
   /// Of the cuts whose stages take at most `limit`, the one that sends least;
@@ -123,48 +130,63 @@ public:
     run(limit, [](const Best &a, const Best &b) {
       return std::pair(a.sent, a.slowest) < std::pair(b.sent, b.slowest);
     });
-    SmallVector<size_t> cuts(count - 1);
-    size_t end = size;
-    for (int64_t k = count; k > 1; --k)
-      cuts[k - 2] = end = best[k][end].begin;
-    return cuts;
+    return cuts();
+  }
+
+  /// Of the cuts that send as little, that whose stages are most even.
+  SmallVector<size_t> evenest(double limit) {
+    run(limit, [](const Best &a, const Best &b) {
+      return std::pair(a.sent, a.squares) < std::pair(b.sent, b.squares);
+    });
+    return cuts();
   }
 
 private:
+  /// The cuts of `best`.
+  SmallVector<size_t> cuts() const {
+    SmallVector<size_t> cuts(count - 1);
+    size_t end = places.size() - 1;
+    for (int64_t k = count; k > 1; --k) {
+      end = best[k][end].begin;
+      cuts[k - 2] = places[end];
+    }
+    return cuts;
+  }
+
   /// Fills `best`: a prefix of a cut is better if `isBetter` says so. An order
   /// by a maximum, by a sum, or by both in turn has a best prefix for each end.
   void run(double limit,
            llvm::function_ref<bool(const Best &, const Best &)> isBetter) {
-    best.assign(count + 1, std::vector<Best>(size + 1));
+    best.assign(count + 1, std::vector<Best>(places.size()));
     best[0][0].slowest = 0;
     for (int64_t k = 1; k <= count; ++k)
-      for (size_t end = k; end + (count - k) <= size; ++end)
+      for (size_t end = k; end + (count - k) < places.size(); ++end)
         for (size_t begin = k - 1; begin < end; ++begin) {
           const Best &rest = best[k - 1][begin];
-          if (rest.slowest == INFINITY || (begin && !begins.test(begin)))
+          if (rest.slowest == INFINITY)
             continue;
-          int64_t received = begin ? crossing[begin] : 0;
+          int64_t received = begin ? crossing[places[begin]] : 0;
           // The values received count twice: their gradients are sent back.
-          double own = before[end] - before[begin] +
+          double own = before[places[end]] - before[places[begin]] +
                        2.0 * static_cast<double>(received) / link;
           if (own > limit)
             continue;
-          Best candidate{std::max(rest.slowest, own), rest.sent + received,
-                         begin};
+          Best candidate{std::max(rest.slowest, own), rest.squares + own * own,
+                         rest.sent + received, begin};
           Best &known = best[k][end];
           if (known.slowest == INFINITY || isBetter(candidate, known))
             known = candidate;
         }
   }
 
-  size_t size;
   int64_t count;
   double link;
-  const llvm::BitVector &begins;
-  SmallVector<int64_t> crossing;
+  ArrayRef<int64_t> crossing;
   /// The time of the ops before each one.
   std::vector<double> before;
-  /// By the number of stages and the end of the last one.
+  /// The ops at which a stage may begin, from the first on, and the end.
+  SmallVector<size_t> places;
+  /// By the number of stages and the place where the last one ends.
   std::vector<std::vector<Best>> best;
 };
 } // namespace
@@ -174,9 +196,29 @@ SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
                                                int64_t count,
                                                const MachineModel &machine,
                                                const llvm::BitVector &begins) {
-  Cutter cutter(ops, seconds, count, machine, begins);
+  SmallVector<int64_t> crossing = crossingBytes(ops);
+  Layers layers(ops, seconds, crossing);
+  if (layers.count() >= count) {
+    llvm::BitVector between = begins;
+    between.reset(layers.within);
+    Cutter cutter(seconds, crossing, count, machine, between);
+    double fastest = cutter.fastest();
+    if (fastest < INFINITY) {
+      double limit = fastest * (1 + kNarrowCutGain);
+      // No stage without a layer, unless that is faster.
+      between &= layers.first;
+      Cutter each(seconds, crossing, count, machine, between);
+      return each.fastest() <= limit ? each.evenest(limit)
+                                     : cutter.evenest(limit);
+    }
+  }
+  Cutter cutter(seconds, crossing, count, machine, begins);
   double fastest = cutter.fastest();
   if (fastest == INFINITY)
     return {};
+  if (layers.count() > 0)
+    ops.front()->getParentOp()->emitRemark("is cut into ")
+        << count << " stages within its layers, of which " << layers.count()
+        << " were found: fewer stages would begin between them";
   return cutter.narrowest(fastest * (1 + kNarrowCutGain));
 }

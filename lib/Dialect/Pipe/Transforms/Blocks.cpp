@@ -15,13 +15,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "Blocks.h"
+#include "Layers.h"
 #include "ValueViews.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "llvm/ADT/Hashing.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -201,52 +201,13 @@ void Blocks::Part::findCuts() {
   cuts.push_back(ops.size());
 }
 
-/// The structure of a run of ops.
-static size_t labelOf(ArrayRef<Operation *> ops) {
-  llvm::hash_code label(ops.size());
-  for (Operation *op : ops) {
-    label = llvm::hash_combine(label, op->getName().getAsOpaquePointer());
-    for (Type type : op->getOperandTypes())
-      label = llvm::hash_combine(label, type.getAsOpaquePointer());
-    for (Type type : op->getResultTypes())
-      label = llvm::hash_combine(label, type.getAsOpaquePointer());
-  }
-  return static_cast<size_t>(label);
-}
-
-namespace {
-/// `count` times `period` elements from `begin` on.
-struct Repetition {
-  size_t begin = 0, period = 0, count = 0;
-  size_t covered() const { return period * count; }
-};
-} // namespace
-
-/// The repetition of `labels` that covers most, of those the one of the
-/// shortest period, and of those the first.
-static Repetition findRepetition(ArrayRef<size_t> labels) {
-  Repetition best;
-  for (size_t period = 1; 2 * period <= labels.size(); ++period)
-    for (size_t begin = 0; begin + 2 * period <= labels.size();) {
-      size_t end = begin + period;
-      while (end < labels.size() && labels[end] == labels[end - period])
-        ++end;
-      Repetition found{begin, period, (end - begin) / period};
-      if (found.count >= 2 && found.covered() > best.covered())
-        best = found;
-      // Between here and there, no repetition is longer.
-      begin = std::max(begin + 1, end - period + 1);
-    }
-  return best;
-}
-
-/// The same where other segments may lie between, as the pieces of a block that
-/// stages cut: e a m a' a" m a m h.
-static Repetition findScattered(ArrayRef<size_t> labels) {
-  Repetition best;
+/// As `findRepetition`, where other segments may lie between, as the pieces of
+/// a block that stages cut: e a m a' a" m a m h.
+static RepeatedRun findScattered(ArrayRef<size_t> labels) {
+  RepeatedRun best;
   for (size_t period = 1; 2 * period <= labels.size(); ++period)
     for (size_t begin = 0; begin + 2 * period <= labels.size(); ++begin) {
-      Repetition found{begin, period, 0};
+      RepeatedRun found{begin, period, 0};
       for (size_t i = begin; i + period <= labels.size();) {
         bool equal = labels.slice(i, period) == labels.slice(begin, period);
         found.count += equal;
@@ -290,7 +251,7 @@ void Blocks::findRepeated(ArrayRef<Part> parts) {
       labels.push_back(labelOf(ArrayRef(part.ops).slice(begin, end - begin)));
       segments.push_back({p, begin, end, labels.back()});
     }
-  Repetition found = findRepetition(labels);
+  RepeatedRun found = findRepetition(labels);
   if (!found.count)
     found = findScattered(labels);
   // Blocks, and pieces of one where a stage cuts it or has other ops beside.

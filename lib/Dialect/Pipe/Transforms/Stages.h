@@ -153,7 +153,9 @@ inline constexpr double kNarrowCutGain = 0.05;
 /// `kNarrowCutGain` longer than that of the fastest cut, it is the one that
 /// sends the fewest bytes. `seconds` has the time of each op with its backward;
 /// the values that a stage receives arrive at the rate `machine.link`. Stages
-/// begin only at ops in `begins`; the result is empty if these are too few.
+/// begin only at ops in `begins`; the result is empty if these are too few. If
+/// there are at least as many layers as stages, no stage begins within one; of
+/// such cuts that send as little, it is the most even one.
 llvm::SmallVector<size_t> balancedCuts(llvm::ArrayRef<mlir::Operation *> ops,
                                        llvm::ArrayRef<double> seconds,
                                        int64_t count,
