@@ -99,3 +99,12 @@ def errors(model, inputs, precision, **options):
     whole = typed(model, inputs, precision)
     return Errors(error, largest(autocast(model, inputs, precision), right)[0],
                   None if whole is None else largest(whole, right)[0], worst)
+
+
+def errors_in_type(model, inputs, precision):
+    """The `Errors` of a model with parameters of the type, of which `autocast` is not computed."""
+    model, inputs = copy.deepcopy(model).to(TYPES[precision]), moved(inputs, TYPES[precision])
+    right = exact(model, inputs)
+    error, worst = largest(own(copy.deepcopy(model), inputs, precision), right)
+    whole = typed(model, inputs, precision)
+    return Errors(error, math.nan, None if whole is None else largest(whole, right)[0], worst)
