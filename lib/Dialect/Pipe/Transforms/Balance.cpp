@@ -198,13 +198,17 @@ SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
                                                const llvm::BitVector &begins) {
   SmallVector<int64_t> crossing = crossingBytes(ops);
   Layers layers(ops, seconds, crossing);
+  Cutter anywhere(seconds, crossing, count, machine, begins);
+  double fastest = anywhere.fastest();
+  if (fastest == INFINITY)
+    return {};
   if (layers.count() >= count) {
     llvm::BitVector between = begins;
     between.reset(layers.within);
     Cutter cutter(seconds, crossing, count, machine, between);
-    double fastest = cutter.fastest();
-    if (fastest < INFINITY) {
-      double limit = fastest * (1 + kNarrowCutGain);
+    double slowest = cutter.fastest();
+    if (slowest <= fastest * (1 + kLayerCutLoss)) {
+      double limit = slowest * (1 + kNarrowCutGain);
       // No stage without a layer, unless that is faster.
       between &= layers.first;
       Cutter each(seconds, crossing, count, machine, between);
@@ -212,13 +216,11 @@ SmallVector<size_t> cleave::pipe::balancedCuts(ArrayRef<Operation *> ops,
                                      : cutter.evenest(limit);
     }
   }
-  Cutter cutter(seconds, crossing, count, machine, begins);
-  double fastest = cutter.fastest();
-  if (fastest == INFINITY)
-    return {};
   if (layers.count() > 0)
     ops.front()->getParentOp()->emitRemark("is cut into ")
         << count << " stages within its layers, of which " << layers.count()
-        << " were found: fewer stages would begin between them";
-  return cutter.narrowest(fastest * (1 + kNarrowCutGain));
+        << " were found: the slowest stage would take more than "
+        << static_cast<int64_t>(kLayerCutLoss * 100)
+        << " % longer if stages began between them";
+  return anywhere.narrowest(fastest * (1 + kNarrowCutGain));
 }

@@ -147,6 +147,11 @@ private:
 /// values cross between the layers of a model, many within attention.
 inline constexpr double kNarrowCutGain = 0.05;
 
+/// How much longer the slowest stage may take where stages begin between the
+/// layers of a model than where they begin anywhere. Recomputation
+/// keeps what crosses a stage's begin, such as a softmax.
+inline constexpr double kLayerCutLoss = 0.2;
+
 /// Returns the cuts of `ops`, the ordered ops of forward that one stage
 /// computes, into `count` stages: the index of the first op of each stage from
 /// the second on. Of the cuts whose slowest stage takes at most
@@ -154,8 +159,9 @@ inline constexpr double kNarrowCutGain = 0.05;
 /// sends the fewest bytes. `seconds` has the time of each op with its backward;
 /// the values that a stage receives arrive at the rate `machine.link`. Stages
 /// begin only at ops in `begins`; the result is empty if these are too few. If
-/// there are at least as many layers as stages, no stage begins within one; of
-/// such cuts that send as little, it is the most even one.
+/// there are at least as many layers as stages, no stage begins within one
+/// unless that is faster by `kLayerCutLoss`; of such cuts that send as little,
+/// it is the most even one.
 llvm::SmallVector<size_t> balancedCuts(llvm::ArrayRef<mlir::Operation *> ops,
                                        llvm::ArrayRef<double> seconds,
                                        int64_t count,

@@ -17,7 +17,8 @@
 //                          Flow           roles and micro-batches by dataflow
 //                          Stages         the stage of each op: forward
 //                          BackwardStages the same for backward
-//                          Balance        cuts of even cost
+//                          Balance        cuts of even cost, between layers
+//                          Layers         the layers of a model, by structure
 //                          SliceTransfers, SlicePlan
 //                                         transfers in slices
 //                          Exchanges      collectives that run once in a step
