@@ -146,7 +146,7 @@ private:
 static constexpr double kNear = 1.02;
 /// Searches, and orders that one of them draws: fewer of many intervals, each
 /// of which is compared with each.
-static constexpr int kSearches = 4;
+static constexpr int kSearches = 8;
 static constexpr int64_t kMostDraws = 1000, kMostCompared = 300'000'000;
 
 /// A local search from `best`, whose intervals were placed in `order`: moves an
