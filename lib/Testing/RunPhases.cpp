@@ -20,6 +20,13 @@ using namespace cleave;
 /// seed.
 static constexpr StringLiteral kDrawnCut = "<drawn>";
 
+/// A step with an update, of which the model's loss is known before.
+static StepForm updating(StringRef name, StringRef pipeline) {
+  StepForm form{name.str(), pipeline.str()};
+  form.usesGradients = true;
+  return form;
+}
+
 std::vector<StepForm> cleave::allPhases() {
   // A gradient that is zero up to rounding (of a query that has one key) is
   // divided by nearly `eps`: with 1e-8, the update would show the rounding.
@@ -31,9 +38,9 @@ std::vector<StepForm> cleave::allPhases() {
       {"canonical step", "graph-differentiate,canonicalize,cse"},
       {"canonical model", "canonicalize,cse,graph-differentiate"},
       {"chunked loss", "graph-chunk-loss,graph-differentiate"},
-      {"adamw", adamw},
+      updating("adamw", adamw),
       {"canonical adamw", adamw + ",canonicalize,cse", "adamw"},
-      {"clipped sgd", clipped},
+      updating("clipped sgd", clipped),
   };
   // A step of several micro-batches, each on one shard.
   for (int64_t microBatches : {1, 2, 4}) {

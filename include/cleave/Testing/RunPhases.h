@@ -29,6 +29,9 @@ struct StepForm {
   /// For such a step, the number of pipeline stages; 0 for none.
   int64_t stages = 0;
   std::string sharded = "";
+  /// Whether only the loss is that of `expected`: an update uses up the
+  /// gradients.
+  bool usesGradients = false;
 };
 
 /// All phases that the interpreter can execute. The first is the gradient
