@@ -33,6 +33,22 @@ std::string AnnotationCauses::find(Operation *op, ArrayRef<AxisRef> axes) {
   return it->second;
 }
 
+std::string AnnotationCauses::placeOf(Operation *op) {
+  if (names.empty())
+    for (BlockArgument argument : function.getArguments()) {
+      StringRef name = graph::getArgString(function, argument.getArgNumber(),
+                                           graph::kNameAttr);
+      // A line of several arguments names none of them.
+      auto [it, fresh] = names.try_emplace(sourceLine(argument.getLoc()), name);
+      if (!fresh)
+        it->second = "";
+    }
+  std::string line = sourceLine(op->getLoc());
+  auto it = names.find(line);
+  bool named = !line.empty() && it != names.end() && !it->second.empty();
+  return named ? it->second.str() : line;
+}
+
 std::string AnnotationCauses::findFrom(Operation *start,
                                        ArrayRef<AxisRef> axes) {
   auto splits = [&](ShardingAttr attribute) {
@@ -50,7 +66,7 @@ std::string AnnotationCauses::findFrom(Operation *start,
     Operation *op = reached[next];
     if (auto constrain = dyn_cast<ConstrainOp>(op);
         constrain && splits(constrain.getSharding())) {
-      std::string line = sourceLine(op->getLoc());
+      std::string line = placeOf(op);
       return "a value" + (line.empty() ? "" : " of " + line) +
              " is annotated as sharded over " + listOf(axes);
     }

@@ -27,10 +27,15 @@ public:
 
 private:
   std::string findFrom(mlir::Operation *op, llvm::ArrayRef<AxisRef> axes);
+  /// The line of an op of the model; of one that an argument brings, as its
+  /// cast, the name of the argument, which layers have in common.
+  std::string placeOf(mlir::Operation *op);
 
   mlir::func::FuncOp function;
   const Mesh &mesh;
   std::map<std::pair<mlir::Operation *, std::string>, std::string> known;
+  /// The names of arguments, by the line that each is in.
+  std::map<std::string, llvm::StringRef> names;
 };
 
 } // namespace cleave::spmd
