@@ -6,11 +6,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "CollectivePlaces.h"
+#include "FoldedText.h"
 #include "ReportText.h"
 #include "cleave/Reports/Reports.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/FormatVariadic.h"
+#include <map>
 
 using namespace cleave;
 using llvm::StringRef;
@@ -27,11 +30,16 @@ public:
   json::Array explain();
 
 private:
+  using Texts = std::vector<std::string>;
   void explainUpdates(const json::Object &entry, StringRef prefix);
-  void explainMemory(const json::Object &entry, StringRef prefix);
+  static Texts explainMemory(const json::Object &entry);
   void explainRecomputation(const json::Object &entry, StringRef prefix);
-  void explainCommunication(const json::Object &sent, StringRef prefix);
+  Texts explainCommunication(const json::Object &sent) const;
   void explainSaving(StringRef name);
+  /// Adds the texts of each entry at each position. With `fold`, a text that
+  /// several positions have is one line.
+  void addOfPositions(
+      llvm::function_ref<Texts(size_t position, StringRef name)> textsAt);
   void add(const llvm::Twine &prefix, const llvm::Twine &text) {
     lines.push_back((prefix + text).str());
   }
@@ -97,13 +105,16 @@ void Explainer::explainUpdates(const json::Object &entry, StringRef prefix) {
 }
 
 /// Explains the memory of gradients and of the old values that updates keep.
-void Explainer::explainMemory(const json::Object &entry, StringRef prefix) {
+Explainer::Texts Explainer::explainMemory(const json::Object &entry) {
+  Texts texts;
   if (auto bytes = entry.getNumber("gradient_peak_bytes"))
-    add(prefix, "gradients take at most " + formatBytes(*bytes) + " at a time");
+    texts.push_back("gradients take at most " + formatBytes(*bytes) +
+                    " at a time");
   if (auto bytes = entry.getNumber("kept_bytes"))
-    add(prefix, "updates are validated after they run; the values that they "
-                "overwrite are kept until then, " +
+    texts.push_back("updates are validated after they run; the values that "
+                    "they overwrite are kept until then, " +
                     formatBytes(*bytes));
+  return texts;
 }
 
 void Explainer::explainRecomputation(const json::Object &entry,
@@ -111,7 +122,12 @@ void Explainer::explainRecomputation(const json::Object &entry,
   const json::Array *recomputed = entry.getArray("recomputed");
   if (!recomputed || recomputed->empty())
     return;
+  if (fold)
+    for (const std::string &text : foldRecomputed(*recomputed))
+      add(prefix, text);
   for (const json::Value &value : *recomputed) {
+    if (fold)
+      break;
     const json::Object &group = *value.getAsObject();
     std::string line = textOf(group, "name");
     add(prefix + "recomputes in backward: ",
@@ -140,18 +156,60 @@ void Explainer::explainSaving(StringRef name) {
 
 /// Explains the bytes that a device sends in one run of an entry, by
 /// collective.
-void Explainer::explainCommunication(const json::Object &sent,
-                                     StringRef prefix) {
+Explainer::Texts
+Explainer::explainCommunication(const json::Object &sent) const {
   int64_t count = sent.getInteger("count").value_or(0);
   if (count == 0)
-    return;
-  add(prefix, "each device sends " + formatBytes(number(sent, "bytes")) +
-                  " in " + llvm::Twine(count) + " collectives");
+    return {};
+  Texts texts{("each device sends " + formatBytes(number(sent, "bytes")) +
+               " in " + llvm::Twine(count) + " collectives")
+                  .str()};
   if (const json::Object *again = sent.getObject("updated_again"))
-    add(prefix, "a repeated update sends " +
+    texts.push_back("a repeated update sends " +
                     formatBytes(number(*again, "bytes")) + " more");
-  for (const CollectivePlace &place : collectivePlaces(sent, fold))
-    add(prefix, place.describe());
+  if (fold)
+    llvm::append_range(texts, foldCollectives(sent));
+  else
+    for (const CollectivePlace &place : collectivePlaces(sent, /*fold=*/false))
+      texts.push_back(place.describe());
+  return texts;
+}
+
+/// `position 1`, `positions 0-2, 5`, or `all positions`.
+static std::string namePositions(llvm::ArrayRef<size_t> these, size_t all) {
+  if (these.size() == all)
+    return "all positions";
+  std::string text = these.size() == 1 ? "position " : "positions ";
+  for (size_t i = 0; i < these.size(); ++i) {
+    size_t first = i;
+    while (i + 1 < these.size() && these[i + 1] == these[i] + 1)
+      ++i;
+    text += (first ? ", " : "") + std::to_string(these[first]);
+    if (i > first)
+      text += "-" + std::to_string(these[i]);
+  }
+  return text;
+}
+
+void Explainer::addOfPositions(
+    llvm::function_ref<Texts(size_t, StringRef)> textsAt) {
+  if (!fold) {
+    for (size_t i = 0; i < positions.size(); ++i)
+      for (const std::string &name : names)
+        for (const std::string &text : textsAt(i, name))
+          add("position " + llvm::Twine(i) + ", " + name + ": ", text);
+    return;
+  }
+  for (const std::string &name : names) {
+    llvm::MapVector<std::string, std::vector<size_t>,
+                    std::map<std::string, unsigned>>
+        where;
+    for (size_t i = 0; i < positions.size(); ++i)
+      for (const std::string &text : textsAt(i, name))
+        where[text].push_back(i);
+    for (const auto &[text, these] : where)
+      add(namePositions(these, positions.size()) + ", " + name + ": ", text);
+  }
 }
 
 json::Array Explainer::explain() {
@@ -175,21 +233,26 @@ json::Array Explainer::explain() {
           formatBytes(number(*position, "arena_bytes")) +
               (static_cast<int64_t>(i) == largest ? ", the largest" : ""));
   }
-  for (size_t i = 0; i < positions.size(); ++i)
-    for (const std::string &name : names) {
-      const json::Object *entry = entryAt(i, name);
-      if (!entry)
-        continue;
-      if (several) {
-        explainMemory(*entry,
-                      "position " + std::to_string(i) + ", " + name + ": ");
-        continue;
-      }
-      explainUpdates(*entry, name + ": ");
-      explainMemory(*entry, name + ": ");
-      explainSaving(name);
-      explainRecomputation(*entry, name + ": ");
-    }
+  auto memoryAt = [&](size_t position, StringRef name) {
+    const json::Object *entry = entryAt(position, name);
+    return entry ? explainMemory(*entry) : Texts();
+  };
+  auto sentTexts = [&](size_t position, StringRef name) {
+    const json::Object *sent = sentAt(position, name);
+    return sent ? explainCommunication(*sent) : Texts();
+  };
+  if (several)
+    addOfPositions(memoryAt);
+  for (const std::string &name : names) {
+    const json::Object *entry = entryAt(0, name);
+    if (several || !entry)
+      continue;
+    explainUpdates(*entry, name + ": ");
+    for (const std::string &text : memoryAt(0, name))
+      add(name + ": ", text);
+    explainSaving(name);
+    explainRecomputation(*entry, name + ": ");
+  }
   if (!report.getBoolean("check_finite").value_or(true))
     add("check of losses and gradients: ",
         "off; a step whose loss or gradients are not finite updates all the "
@@ -207,12 +270,12 @@ json::Array Explainer::explain() {
                       textOf(*choice, "binds")));
   add("micro-batches: ",
       llvm::Twine(report.getInteger("micro_batches").value_or(1)));
-  for (size_t i = 0; i < positions.size(); ++i)
+  if (several)
+    addOfPositions(sentTexts);
+  else
     for (const std::string &name : names)
-      if (const json::Object *sent = sentAt(i, name))
-        explainCommunication(*sent, several ? "position " + std::to_string(i) +
-                                                  ", " + name + ": "
-                                            : name + ": ");
+      for (const std::string &text : sentTexts(0, name))
+        add(name + ": ", text);
   return std::move(lines);
 }
 

@@ -93,12 +93,13 @@ class Reports:
         Args:
             detail: "summary": at most ten lines: the memory of a step, the bytes that
                 devices send, and what bounds its time (estimated). "layers": a line
-                for each decision; decisions that differ only in the numbers of layers
-                are one line (`h.*.mlp.weight`). "full": a line for each decision. In
-                a pipeline, a line that begins with a position is about one of its
-                ranks, and each position has a line for all that it sends. "memory": a
-                page about the peak of a device: bytes by kind, the command that it is
-                in, and the tensors that are in use then.
+                for each kind of decision, however many layers there are: the sum, and
+                what it is of, the largest first; what differs only in the numbers of
+                layers is one item (`16 x "h.*.mlp.weight"`). "full": a line for each
+                decision. In a pipeline, a line that begins with a position is about
+                one of its ranks, and each position has a line for all that it sends.
+                "memory": a page about the peak of a device: bytes by kind, the command
+                that it is in, and the tensors that are in use then.
 
         Raises:
             ValueError: unknown detail.

@@ -126,9 +126,10 @@ struct Flags {
 
   cl::opt<std::string> explain{
       "explain",
-      cl::desc("Print what was decided: summary (ten lines), layers (each "
-               "decision, with layers folded), full, or memory (the peak of a "
-               "device by kind, when it is, and which tensors are in use)"),
+      cl::desc(
+          "Print what was decided: summary (ten lines), layers (each "
+          "kind of decision, with its sums), full, or memory (the peak of a "
+          "device by kind, when it is, and which tensors are in use)"),
       cl::value_desc("detail"), cl::cat(general)};
   cl::opt<bool> planOnly{
       "plan-only", cl::cat(general),
