@@ -10,6 +10,7 @@
 #include "LayerNames.h"
 #include "ReportText.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <map>
 #include <set>
@@ -37,22 +38,32 @@ struct Sum {
   }
 };
 
-/// What a cause is about, and what it says of it: of `"h.0.w" is sharded over
-/// "dp"` these are `"h.0.w"` and `sharded over "dp"`. The subject is empty
-/// where the cause is about no value.
+/// What a cause is about, the text before and after it, and what is said of
+/// several: of `"h.0.w" is sharded over "dp"` these are `"h.0.w"`, ``, ` is
+/// sharded over "dp"` and `these are sharded over "dp"`. The subject is empty
+/// where the cause is about nothing that could have a layer.
 struct Cause {
-  std::string subject, predicate;
-  bool ofValue = false;
+  std::string subject, before, after, several;
 
-  explicit Cause(StringRef text) {
-    auto [before, after] = text.split(" is ");
-    StringRef about = before;
-    ofValue = !after.empty() && about.consume_front("a value of ");
-    bool named = !after.empty() && about.size() > 2 && about.front() == '"' &&
-                 about.back() == '"';
-    if (ofValue || named)
+  explicit Cause(StringRef text) : several(text) {
+    auto [first, last] = text.split(" is ");
+    StringRef about = first;
+    if (!last.empty() && about.consume_front("a value of ")) {
+      before = "a value of ";
+      several = ("values of these are " + last).str();
+    } else if (!last.empty() && about.size() > 2 && about.front() == '"' &&
+               about.back() == '"') {
+      several = ("these are " + last).str();
+    } else if (about = text; about.consume_back(" reads it")) {
       subject = about.str();
-    predicate = (ofValue || named ? after : text).str();
+      after = " reads it";
+      several = "these read it";
+      return;
+    } else {
+      return;
+    }
+    subject = about.str();
+    after = (" is " + last).str();
   }
 };
 
@@ -83,8 +94,9 @@ struct Item {
 
 /// Collectives that are one line.
 struct Group {
-  std::string kind, axes, predicate;
-  bool ofValues = false, hasSubjects = false;
+  std::string kind, axes;
+  /// That of the first.
+  Cause cause;
   Sum sum;
   /// By the folded subject, and the bytes of one collective.
   std::map<std::pair<std::string, double>, Item> items;
@@ -126,15 +138,13 @@ std::string Group::describe() const {
     return a->sum.bytes > b->sum.bytes;
   });
   bool one = sorted.size() == 1;
-  std::string because = predicate;
+  bool hasSubjects = !cause.subject.empty();
+  std::string because = cause.several;
   if (one && hasSubjects) {
     text += sorted.front()->where();
-    because = (ofValues ? "a value of " : "") + sorted.front()->name() +
-              " is " + predicate;
+    because = cause.before + sorted.front()->name() + cause.after;
   } else if (one && !sorted.front()->subject.empty()) {
     text += " at " + sorted.front()->name();
-  } else if (hasSubjects) {
-    because = (ofValues ? "values of these are " : "these are ") + predicate;
   }
   if (!because.empty())
     text += ", because " + because;
@@ -159,21 +169,13 @@ std::string Group::describe() const {
 
 std::vector<std::string> cleave::foldCollectives(const json::Object &sent) {
   std::vector<Group> groups;
-  std::map<std::tuple<std::string, std::string, std::string, bool>, size_t>
-      known;
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> known;
   for (const CollectivePlace &place : collectivePlaces(sent, /*fold=*/false)) {
     Cause cause(place.cause);
     auto [it, fresh] = known.try_emplace(
-        {place.kind, place.axes, cause.predicate, cause.ofValue},
-        groups.size());
+        {place.kind, place.axes, cause.several}, groups.size());
     if (fresh)
-      groups.push_back({place.kind,
-                        place.axes,
-                        cause.predicate,
-                        cause.ofValue,
-                        !cause.subject.empty(),
-                        {},
-                        {}});
+      groups.push_back({place.kind, place.axes, cause, {}, {}});
     groups[it->second].add(place, cause);
   }
   std::vector<std::string> lines;
@@ -201,12 +203,53 @@ static std::string describeOps(const std::map<std::string, Sum> &ops) {
   return text + "; " + formatBytes(bytes) + " not saved";
 }
 
+namespace {
+/// Ops that are recomputed, of one line of the model or of several.
+struct Line {
+  std::vector<std::string> names;
+  std::map<std::string, Sum> ops;
+  double bytes = 0;
+
+  void add(StringRef op, int64_t count, double size) {
+    ops[op.str()].add(count, size);
+    bytes += size;
+  }
+  void add(const Line &other) {
+    llvm::append_range(names, other.names);
+    for (const auto &[op, sum] : other.ops)
+      add(op, sum.count, sum.bytes);
+  }
+  /// ` at m.py:7`, ` at m.py:7, m.py:9`, or ` at 16 lines, as m.py:7`.
+  std::string where() const {
+    if (names.front().empty())
+      return "";
+    return " at " + (names.size() <= 4 ? llvm::join(names, ", ")
+                                       : counted(names.size(), "line") +
+                                             ", as " + names.front());
+  }
+};
+} // namespace
+
+/// Makes lines of the same ops one, as those of layers are that have lines of
+/// their own.
+static std::vector<Line> joinEqualLines(llvm::ArrayRef<Line> lines) {
+  using Ops = std::vector<std::tuple<std::string, int64_t, double>>;
+  std::vector<Line> joined;
+  std::map<Ops, size_t> known;
+  for (const Line &line : lines) {
+    Ops ops;
+    for (const auto &[op, sum] : line.ops)
+      ops.push_back({op, sum.count, sum.bytes});
+    auto [it, fresh] = known.try_emplace(ops, joined.size());
+    if (fresh || line.names.front().empty())
+      joined.push_back(line);
+    else
+      joined[it->second].add(line);
+  }
+  return joined;
+}
+
 std::vector<std::string> cleave::foldRecomputed(const json::Array &recomputed) {
-  struct Line {
-    std::string name;
-    double bytes = 0;
-    std::map<std::string, Sum> ops;
-  };
   std::vector<Line> lines;
   std::map<std::string, size_t> known;
   for (const json::Value &value : recomputed) {
@@ -214,28 +257,26 @@ std::vector<std::string> cleave::foldRecomputed(const json::Array &recomputed) {
     std::string name = foldLayers(textOf(group, "name"));
     auto [it, fresh] = known.try_emplace(name, lines.size());
     if (fresh)
-      lines.push_back({name, 0, {}});
-    Line &line = lines[it->second];
-    line.bytes += number(group, "bytes");
-    line.ops[textOf(group, "op")].add(group.getInteger("ops").value_or(0),
-                                      number(group, "bytes"));
+      lines.push_back({{name}, {}, 0});
+    lines[it->second].add(textOf(group, "op"),
+                          group.getInteger("ops").value_or(0),
+                          number(group, "bytes"));
   }
+  lines = joinEqualLines(lines);
   llvm::stable_sort(
       lines, [](const Line &a, const Line &b) { return a.bytes > b.bytes; });
   std::vector<std::string> texts;
-  std::map<std::string, Sum> rest;
+  Line rest;
   for (auto [i, line] : llvm::enumerate(lines)) {
     if (i < kLines)
-      texts.push_back("recomputes in backward" +
-                      (line.name.empty() ? "" : " at " + line.name) + ": " +
+      texts.push_back("recomputes in backward" + line.where() + ": " +
                       describeOps(line.ops));
     else
-      for (const auto &[op, sum] : line.ops)
-        rest[op].add(sum.count, sum.bytes);
+      rest.add(line);
   }
-  if (!rest.empty())
+  if (!rest.names.empty())
     texts.push_back("recomputes in backward at " +
-                    counted(lines.size() - kLines, "more line") + ": " +
-                    describeOps(rest));
+                    counted(rest.names.size(), "more line") + ": " +
+                    describeOps(rest.ops));
   return texts;
 }

@@ -28,7 +28,8 @@ namespace cleave {
 /// 16 x "h.*.w" at m.py:7 (16, 0.9 MiB); "head.w" at m.py:9 (1, 64.0 KiB)`.
 std::vector<std::string> foldCollectives(const llvm::json::Object &sent);
 
-/// The `recomputed` of an entry: a line for each line of the model, such as
+/// The `recomputed` of an entry: a line for each line of the model, or for
+/// those of which the same ops are recomputed, such as
 /// `recomputes in backward at m.py:7: 16 graph.mul (2.0 MiB), 16 graph.add;
 /// 2.0 MiB not saved`.
 std::vector<std::string> foldRecomputed(const llvm::json::Array &recomputed);

@@ -20,6 +20,8 @@ RECIPES = {
     "zero3": ["--mesh=dp=4", "--recipe=zero3"],
     "tensors": ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero1", "--precision=bf16"],
     "stages": ["--mesh=pp=2,dp=2", "--recipe=zero1", "--micro-batches=4"],
+    "all": ["--mesh=pp=2,dp=2,tp=2", "--recipe=megatron-sp,zero1", "--precision=bf16",
+            "--micro-batches=4"],
 }
 LAYERS = 8, 16, 32
 MOST = 60
@@ -43,6 +45,12 @@ def models(tmp_path_factory):
     return paths
 
 
+def number_of(size):
+    """The bytes of `1.5 KiB`, to the digits that it has."""
+    value, unit = size.split(" ")
+    return float(value) * 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
+
+
 def plan(path, options, folder):
     """The lines, and the report that they are of."""
     text = run_tool([tool("cleave-compile"), str(path), *options, "--plan-only",
@@ -51,13 +59,15 @@ def plan(path, options, folder):
 
 
 def form(cause):
-    """A cause without what it is about."""
-    return re.sub(r'^"[^"]*" is |^a value of \S+ is ', "", cause)
+    """A cause as it is said of several things."""
+    cause = re.sub(r"^position \d+ reads it$", "these read it", cause)
+    cause = re.sub(r"^a value of \S+ is ", "values of these are ", cause)
+    return re.sub(r'^"[^"]*" is ', "these are ", cause)
 
 
 def subject(cause):
-    found = re.match(r'("[^"]*") is |a value of (\S+) is ', cause)
-    return found and (found[1] or found[2])
+    found = re.match(r'("[^"]*") is |a value of (\S+) is |(position \d+) reads it', cause)
+    return found and (found[1] or found[2] or found[3])
 
 
 def entries(report):
@@ -117,17 +127,17 @@ def test_sums_are_those_of_the_report(options, models, tmp_path):
             about = subjects.setdefault(key, Counter())
             about[fold_layers(subject(entry["cause"]) or "")] += entry["count"]
         texts = found.pop((position, name), [])
-        assert Counter((kind, axes, count, size) for count, kind, axes, size, _ in texts) == Counter(
-            (kind, axes, counts[kind, axes, said], format_bytes(sizes[kind, axes, said]))
-            for kind, axes, said in counts)
+        assert Counter((kind, axes, count, size) for count, kind, axes, size, _ in texts) == (
+            Counter((*key[:2], counts[key], format_bytes(sizes[key])) for key in counts))
         assert sum(count for count, *_ in texts) == own["count"]
         if own["count"]:
             (line,) = [one for one in lines if re.match(
                 (f"(all positions|position {position}), " if several else "") +
                 f"{name}: each device sends", one)]
-            assert line.endswith(f"sends {format_bytes(own['bytes'])} in {own['count']} collectives")
+            assert line.endswith(f"each device sends {format_bytes(own['bytes'])} in "
+                                 f"{own['count']} collectives")
         for count, kind, axes, size, rest in texts:
-            listed = re.search(r"these are (.*?): (.*)$", rest)
+            listed = re.search(r", because ([^:]*\bthese (?:are|read) [^:]*): (.*)$", rest)
             if not listed:
                 continue
             items = [ITEM.fullmatch(item) for item in listed[2].split("; ")]
@@ -136,7 +146,7 @@ def test_sums_are_those_of_the_report(options, models, tmp_path):
                         and sum(own.values()) == count]
             seen = Counter()
             for item in items:
-                seen[item[2]] += int(item[3])
+                seen[fold_layers(item[2])] += int(item[3])
             assert seen == about
     assert not found
 
@@ -152,17 +162,21 @@ def test_recomputed_ops_are_those_of_the_report(kind, options, models, tmp_path)
     expected = Counter()
     for group in recomputed:
         expected[group["op"]] += group["ops"]
-    found, most = Counter(), 0
+    found, found_bytes, most = Counter(), [], 0
     for line in lines:
         if ": recomputes in backward" not in line:
             continue
         most += 1
         for count, op in re.findall(r"(\d+) (\w+\.\w+)", line.split("recomputes in backward")[1]):
             found[op] += int(count)
-        at = re.search(r" in backward(?: at (\S+))?: .*; (.*) not saved$", line)
-        if not re.search(r" at \d+ more line", line):
-            own = [group for group in recomputed if fold_layers(group["name"]) == (at[1] or "")]
-            assert at[2] == format_bytes(sum(group["bytes"] for group in own))
+        found_bytes.append(re.search(r"; (.*) not saved$", line)[1])
+        at = re.search(r" in backward(?: at ([^ ,]+(?:, [^ ,]+)*))?: ", line)
+        if at:
+            names = (at[1] or "").split(", ")
+            assert found_bytes[-1] == format_bytes(sum(
+                group["bytes"] for group in recomputed if fold_layers(group["name"]) in names))
+    total = sum(group["bytes"] for group in recomputed)
+    assert sum(map(number_of, found_bytes)) == pytest.approx(total, abs=0.05 * 1024**2 * most)
     assert found == expected and expected and most <= 13
 
 
@@ -187,6 +201,28 @@ def test_what_differs_between_layers_is_told_apart(models, tmp_path):
             own = re.search(rf'"blocks\.(\d+)\.feed_forward\.{name}\.weight"', entry["cause"])
             if own and entry["kind"] == "all_gather":
                 sizes[own[1] == "0"] = sizes.get(own[1] == "0", 0) + entry["bytes"]
-        assert items[None, f'"blocks.0.feed_forward.{name}.weight"'] == (2, format_bytes(sizes[True]))
+        assert items[None, f'"blocks.0.feed_forward.{name}.weight"'] == (
+            2, format_bytes(sizes[True]))
         assert items[str(LAYERS[0] - 1), f'"blocks.*.feed_forward.{name}.weight"'] == (
             2 * (LAYERS[0] - 1), format_bytes(sizes[False]))
+
+
+def test_values_of_parameters_are_named_by_them(models, tmp_path):
+    """Not by the lines of a file in which they are arguments, each of which is another one."""
+    for name in (LAYERS[0], ("plain", LAYERS[0])):
+        lines, report = plan(models[name], RECIPES["tensors"], tmp_path)
+        assert any(f"{LAYERS[0]} x blocks.*.attention.query.weight" in line for line in lines)
+        assert any(entry["cause"].startswith("a value of blocks.7.attention.query.weight is ")
+                   for entry in report["communication"]["train"]["collectives"])
+
+
+def test_positions_with_one_text_are_one_line(models, tmp_path):
+    """Those in the middle of a pipeline of equal stages, and what they send to others."""
+    lines, _ = plan(models[LAYERS[0]], ["--mesh=pp=4,dp=2", "--recipe=zero3",
+                                        "--micro-batches=4"], tmp_path)
+    (line,) = [line for line in lines if line.startswith("positions 1-2, train: each device")]
+    own = lines[lines.index(line):]
+    assert any(re.match(r"positions 1-2, train: \d+ all_gather over", line) for line in own)
+    (sent,) = [line for line in lines
+               if line.startswith("position 0, train: ") and " send " in line]
+    assert re.search(r", because these read it: position 1 .*; position [23] ", sent)
