@@ -36,12 +36,15 @@ Artifact &Artifact::operator=(Artifact &&other) noexcept {
   programHash = std::move(other.programHash);
   fileHash = std::move(other.fileHash);
   std::swap(handle, other.handle);
+  std::swap(copy, other.copy);
   return *this;
 }
 
 Artifact::~Artifact() {
   if (handle)
     ::dlclose(handle);
+  if (copy >= 0)
+    ::close(copy);
 }
 
 /// The mismatch between a command's call and its kernel, or nothing.
@@ -197,16 +200,17 @@ static int copyOf(llvm::StringRef path, llvm::StringRef bytes) {
   return copy;
 }
 
-/// Opens the shared object that was read from a file.
-static void *openCopy(llvm::StringRef path, llvm::StringRef bytes) {
-  void *handle = nullptr;
-  if (int copy = copyOf(path, bytes); copy >= 0) {
+/// Opens the shared object that was read from a file. `copy` is the file that
+/// must be open as long as the object.
+static void *openCopy(llvm::StringRef path, llvm::StringRef bytes, int &copy) {
+  copy = copyOf(path, bytes);
+  if (copy >= 0) {
     std::string file = "/proc/self/fd/" + std::to_string(copy);
-    handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (void *handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL))
+      return handle;
     ::close(copy);
+    copy = -1;
   }
-  if (handle)
-    return handle;
   // Not where memory may not be executed, or files may not grow. Without a
   // slash the loader would search its own path.
   std::string file = path.contains('/') ? path.str() : "./" + path.str();
@@ -251,7 +255,7 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
   if (llvm::Error error = checkWhole(file, bytes))
     return error;
   artifact.fileHash = hashText(bytes);
-  artifact.handle = openCopy(file, bytes);
+  artifact.handle = openCopy(file, bytes, artifact.copy);
   buffer->reset();
   if (!artifact.handle)
     return makeError(path + ": cannot open the artifact: " + ::dlerror());

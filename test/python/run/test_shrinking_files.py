@@ -12,6 +12,8 @@ import sys
 import pytest
 import safetensors.numpy
 
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import run_tool, tool
 from file_calls import COMPILER
 from proofs import ALL
 from shrinking_file import environment
@@ -45,6 +47,23 @@ def test_an_artifact_in_use(folder, how):  # noqa: F811
     assert process.returncode == 0 and len(metrics("m")) == 400, text
     done = run("./own.so", "--random-init", *FLAGS, 1)
     assert done.returncode == 1 and "own.so: not an artifact of cleave-compile" in done.stderr
+
+
+def test_two_artifacts_of_one_process(tmp_path):
+    """Each has its own code and tables, opened at once or one after another."""
+    texts = []
+    for width in (8, 12, 16):
+        model = str(tmp_path / f"{width}.mlir")
+        write_model(["gpt", "-o", model, "--hidden", str(width), "--heads", "2", "--layers", "1", "--seq", "4",
+                     "--vocab", "16", "--batch", "2", "--no-logits"])
+        run_tool([tool("cleave-compile"), model, "-o", model + ".so", "--threads=1"])
+        texts.append(f"session = _runtime.open({model + '.so'!r}); held.append(session)\n"
+                     f"shapes = {{t['name']: t['shape'] for t in session.tensors()}}\n"
+                     f"assert {width} in shapes['blocks.0.norm1.weight'], ({width}, shapes)\n")
+    for keep in ("", "held.clear(); session = None\n"):
+        script = "from cleave import _runtime\nheld = []\n" + keep.join(texts)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
 
 
 def saved():

@@ -92,6 +92,10 @@ private:
   SymbolResolver resolver;
   std::string programHash, fileHash;
   void *handle = nullptr;
+  /// The file that `handle` was opened from, which has no name of its own; -1
+  /// if there is none. While it is open, no other library has its path, by
+  /// which the loader knows what is loaded.
+  int copy = -1;
 };
 
 } // namespace cleave::runtime
