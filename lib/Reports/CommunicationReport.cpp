@@ -83,7 +83,7 @@ static bool isOptional(func::FuncOp part) {
   return false;
 }
 
-static json::Object describe(ProgramOp program) {
+static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
   // By kind, axes, line and cause.
   std::map<std::tuple<std::string, std::string, std::string, std::string>, Sent>
       places;
@@ -91,8 +91,7 @@ static json::Object describe(ProgramOp program) {
   Sent all, again;
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
-    auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
-        run, run.getCalleeAttr());
+    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
     if (!part || part.isExternal())
       continue;
     // The repeated update runs only if the first one was wrong.
@@ -152,9 +151,10 @@ json::Value cleave::communicationReport(ModuleOp module) {
   // The entry is that of the pipeline position that sends most.
   json::Object entries;
   std::map<std::string, json::Array> positions;
+  SymbolTable symbols(module);
   for (auto program : module.getOps<ProgramOp>()) {
     StringRef name = program.getEntryName();
-    json::Object own = describe(program);
+    json::Object own = describe(program, symbols);
     if (program.getPosition())
       positions[name.str()].push_back(json::Object(own));
     const json::Object *known = entries.getObject(name);

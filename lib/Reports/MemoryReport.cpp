@@ -29,15 +29,15 @@ static int64_t integer(Operation *op, StringRef name) {
 }
 
 /// The part of an action; null if it has no body.
-static func::FuncOp partOf(RunOp run) {
-  auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
-      run, run.getCalleeAttr());
+static func::FuncOp partOf(RunOp run, const SymbolTable &symbols) {
+  auto part = symbols.lookup<func::FuncOp>(run.getCallee());
   return part && !part.isExternal() ? part : nullptr;
 }
 
 /// The kind of an action; nothing if its part does not have one.
-static std::optional<scheduling::EventKind> kindOf(RunOp run) {
-  func::FuncOp part = partOf(run);
+static std::optional<scheduling::EventKind> kindOf(RunOp run,
+                                                   const SymbolTable &symbols) {
+  func::FuncOp part = partOf(run, symbols);
   auto action =
       part ? part->getAttrOfType<DictionaryAttr>(kActionAttr) : nullptr;
   auto kind = action ? action.getAs<StringAttr>("kind") : nullptr;
@@ -46,18 +46,18 @@ static std::optional<scheduling::EventKind> kindOf(RunOp run) {
 
 /// The values that forward of a micro-batch saves for its backward: its
 /// results, and values that it receives.
-static json::Array savedValues(ProgramOp program) {
-  auto isRead = [](Value value, ArrayRef<scheduling::EventKind> kinds) {
+static json::Array savedValues(ProgramOp program, const SymbolTable &symbols) {
+  auto isRead = [&](Value value, ArrayRef<scheduling::EventKind> kinds) {
     return llvm::any_of(value.getUsers(), [&](Operation *user) {
       auto reader = dyn_cast<RunOp>(user);
       std::optional<scheduling::EventKind> kind =
-          reader ? kindOf(reader) : std::nullopt;
+          reader ? kindOf(reader, symbols) : std::nullopt;
       return kind && llvm::is_contained(kinds, *kind);
     });
   };
   json::Array saved;
   for (auto run : program.getBody().getOps<RunOp>()) {
-    std::optional<scheduling::EventKind> kind = kindOf(run);
+    std::optional<scheduling::EventKind> kind = kindOf(run, symbols);
     bool own = kind == scheduling::EventKind::Forward,
          received = kind == scheduling::EventKind::Communication;
     if (run.getMicroBatch() != 0 || (!own && !received))
@@ -68,8 +68,10 @@ static json::Array savedValues(ProgramOp program) {
                            scheduling::EventKind::WeightGradient}) ||
           (received && !isRead(result, {scheduling::EventKind::Forward})))
         continue;
-      Value value = partOf(run).front().getTerminator()->getOperand(
-          result.getResultNumber());
+      Value value = partOf(run, symbols)
+                        .front()
+                        .getTerminator()
+                        ->getOperand(result.getResultNumber());
       auto type = cast<RankedTensorType>(result.getType());
       std::string text;
       llvm::raw_string_ostream(text) << type;
@@ -199,7 +201,7 @@ static json::Object kindsAtPeak(ProgramOp program, const json::Object &fixed,
   return kinds;
 }
 
-static json::Object describe(ProgramOp program) {
+static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
   json::Object entry;
   entry["peak_bytes"] = integer(program, kPeakAttr);
   entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
@@ -215,9 +217,8 @@ static json::Object describe(ProgramOp program) {
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
     actions += times;
-    auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
-        run, run.getCalleeAttr());
-    if (!part || part.isExternal())
+    func::FuncOp part = partOf(run, symbols);
+    if (!part)
       continue;
     for (Operation &op : part.front())
       if (isa<CommandOpInterface>(op)) {
@@ -237,7 +238,7 @@ static json::Object describe(ProgramOp program) {
     commands[name] = count;
   entry["commands"] = std::move(commands);
   entry["live_at_peak"] = liveAtPeak(program);
-  entry["saved"] = savedValues(program);
+  entry["saved"] = savedValues(program, symbols);
   entry["saved_by_block"] = savedByBlock(program);
   entry["recomputed"] = recomputed(program);
   entry["unsaved_bytes"] = integer(program, pipe::kUnsavedBytesAttr);
@@ -246,6 +247,7 @@ static json::Object describe(ProgramOp program) {
 
 /// Describes the memory of a pipeline position; `programs` are its entries.
 static json::Object describePosition(ModuleOp module,
+                                     const SymbolTable &symbols,
                                      ArrayRef<ProgramOp> programs) {
   json::Object report;
   int64_t arena = integer(module, kArenaBytesAttr);
@@ -281,19 +283,20 @@ static json::Object describePosition(ModuleOp module,
       all += bytes;
       ++count;
     }
-    entries[program.getEntryName()] = describe(program);
+    entries[program.getEntryName()] = describe(program, symbols);
   }
   auto addConstant = [&](ConstantOp constant) {
     if (auto offset = constant->getAttrOfType<IntegerAttr>(kOffsetAttr);
         offset && seen.insert(offset.getInt()).second)
       fixed["constant"] += extentBytes(constant.getType());
   };
+  llvm::DenseSet<StringRef> visited;
   for (ProgramOp program : programs) {
     program.walk(addConstant);
     for (auto run : program.getBody().getOps<RunOp>())
-      if (auto part = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
-              run, run.getCalleeAttr()))
-        part.walk(addConstant);
+      if (visited.insert(run.getCallee()).second)
+        if (func::FuncOp part = partOf(run, symbols))
+          part.walk(addConstant);
   }
   int64_t largest = 0;
   for (ProgramOp program : programs)
@@ -346,8 +349,9 @@ json::Value cleave::memoryReport(ModuleOp module) {
   json::Object report;
   json::Array all;
   int64_t largest = -1, at = 0;
+  SymbolTable symbols(module);
   for (auto &[position, programs] : positions) {
-    json::Object own = describePosition(module, programs);
+    json::Object own = describePosition(module, symbols, programs);
     int64_t bytes = own.getInteger("arena_bytes").value_or(0);
     if (bytes > largest) {
       report = json::Object(own);

@@ -116,7 +116,8 @@ ValueRange Transfers::receive(OpBuilder &builder,
           // part's result.
           Type type = invoke.getConcatDim(index)
                           ? result.getType()
-                          : invoke.getPartFunction().getResultTypes()[index];
+                          : symbols.lookup<func::FuncOp>(invoke.getCallee())
+                                .getResultTypes()[index];
           received.push_back(ReceiveOp::create(inside, result.getLoc(), type,
                                                from, tokenOf(result, to)));
         }

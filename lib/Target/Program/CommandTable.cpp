@@ -28,8 +28,9 @@ static Operation *computes(Value value) {
   return value.getDefiningOp();
 }
 
-CommandTable::CommandTable(func::FuncOp part, int64_t threads)
-    : part(part), threads(threads) {
+CommandTable::CommandTable(func::FuncOp part, const SymbolTable &symbols,
+                           int64_t threads)
+    : part(part), symbols(symbols), threads(threads) {
   for (auto [i, value] :
        llvm::enumerate(part.front().getTerminator()->getOperands()))
     if (Operation *op = computes(value);
@@ -75,8 +76,7 @@ Ref CommandTable::scratchOf(Operation *op) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult CommandTable::convert(LaunchOp op, Command &command) {
-  auto kernel =
-      SymbolTable::lookupNearestSymbolFrom<KernelOp>(op, op.getKernelAttr());
+  auto kernel = symbols.lookup<KernelOp>(op.getKernel());
   if (!kernel)
     return op.emitOpError("'") << op.getKernel() << "' is not a kernel";
   command.kind = CommandKind::Kernel;

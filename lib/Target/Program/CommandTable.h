@@ -24,7 +24,9 @@ llvm::FailureOr<runtime::DType> dtypeOf(mlir::Location loc, mlir::Type type);
 /// Translates the commands of one part.
 class CommandTable {
 public:
-  CommandTable(mlir::func::FuncOp part, int64_t threads);
+  /// `symbols` are those of the part's module.
+  CommandTable(mlir::func::FuncOp part, const mlir::SymbolTable &symbols,
+               int64_t threads);
 
   llvm::LogicalResult translate(std::vector<runtime::Command> &commands);
   /// The place of a value among the buffers of the part.
@@ -60,6 +62,7 @@ private:
   llvm::LogicalResult attention(OpTy op, runtime::AttentionCommand &command);
 
   mlir::func::FuncOp part;
+  const mlir::SymbolTable &symbols;
   int64_t threads;
   /// The number of collectives, fetches and evictions of the part so far.
   int32_t tokens = 0;

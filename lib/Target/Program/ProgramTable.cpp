@@ -257,7 +257,7 @@ FailureOr<int32_t> Translator::addPart(RunOp run) {
     part.buffers.push_back(
         {*integer(entry.get("bytes")), kind, kind == kOffloadedKind});
   }
-  CommandTable table(function, program.threads);
+  CommandTable table(function, symbols, program.threads);
   if (failed(table.translate(part.commands)))
     return failure();
   for (BlockArgument argument : function.getArguments())

@@ -38,10 +38,10 @@ namespace {
 
 class Merger {
 public:
-  Merger(func::FuncOp part, const llvm::BitVector &dying, int64_t threads,
-         int64_t movedBytes)
+  Merger(func::FuncOp part, const llvm::BitVector &dying,
+         const ScratchMemory &scratch, int64_t movedBytes)
       : part(part), dying(dying), movedBytes(movedBytes),
-        memory(assignBuffers(part, commandsOf(part), dying, threads)) {}
+        memory(assignBuffers(part, commandsOf(part), dying, scratch)) {}
 
   void run(SymbolTable &symbols);
 
@@ -312,6 +312,7 @@ struct MergeLaunches : exec::impl::MergeLaunchesBase<MergeLaunches> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     SymbolTable symbols(module);
+    ScratchMemory scratch(module, threads);
     FailureOr<llvm::StringMap<llvm::BitVector>> dying = dyingArguments(module);
     if (failed(dying))
       return signalPassFailure();
@@ -321,9 +322,9 @@ struct MergeLaunches : exec::impl::MergeLaunchesBase<MergeLaunches> {
         continue;
       const llvm::BitVector &own = known->second;
       if (failed(settleResults(part)) ||
-          failed(orderCommands(part, own, threads)))
+          failed(orderCommands(part, own, scratch)))
         return signalPassFailure();
-      Merger(part, own, threads, movedBytes).run(symbols);
+      Merger(part, own, scratch, movedBytes).run(symbols);
     }
   }
 };

@@ -31,8 +31,9 @@ namespace {
 
 class Orderer {
 public:
-  Orderer(func::FuncOp part, const llvm::BitVector &dying, int64_t threads)
-      : part(part), dying(dying), threads(threads), commands(commandsOf(part)) {
+  Orderer(func::FuncOp part, const llvm::BitVector &dying,
+          const ScratchMemory &scratch)
+      : part(part), dying(dying), scratch(scratch), commands(commandsOf(part)) {
   }
 
   LogicalResult run() {
@@ -53,12 +54,12 @@ public:
       commands = commandsOf(part);
     }
     std::vector<Operation *> best = toCommands(original);
-    PartMemory memory = assignBuffers(part, best, dying, threads);
+    PartMemory memory = assignBuffers(part, best, dying, scratch);
     measure(memory);
     int64_t peak = memory.peak;
     for (bool delay : {false, true}) {
       std::vector<Operation *> order = toCommands(build(original, delay));
-      int64_t next = assignBuffers(part, order, dying, threads).peak;
+      int64_t next = assignBuffers(part, order, dying, scratch).peak;
       if (next < peak) {
         peak = next;
         best = order;
@@ -413,7 +414,7 @@ private:
 
   func::FuncOp part;
   const llvm::BitVector &dying;
-  int64_t threads;
+  const ScratchMemory &scratch;
   std::vector<Operation *> commands;
   DenseMap<Operation *, unsigned> number;
   std::vector<SmallVector<unsigned, 4>> before, after;
@@ -451,6 +452,6 @@ void cleave::exec::arrange(func::FuncOp part, ArrayRef<Operation *> order) {
 
 LogicalResult cleave::exec::orderCommands(func::FuncOp part,
                                           const llvm::BitVector &dying,
-                                          int64_t threads) {
-  return Orderer(part, dying, threads).run();
+                                          const ScratchMemory &scratch) {
+  return Orderer(part, dying, scratch).run();
 }

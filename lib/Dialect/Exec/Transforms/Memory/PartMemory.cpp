@@ -290,8 +290,8 @@ namespace {
 class Assigner {
 public:
   Assigner(func::FuncOp part, ArrayRef<Operation *> commands,
-           const llvm::BitVector &dying, int64_t threads)
-      : part(part), commands(commands), dying(dying), threads(threads) {}
+           const llvm::BitVector &dying, const ScratchMemory &scratch)
+      : part(part), commands(commands), dying(dying), scratch(scratch) {}
 
   PartMemory run() {
     collect();
@@ -451,7 +451,7 @@ private:
     }
     markGradients(part, dying, memory);
     for (auto [time, op] : llvm::enumerate(commands)) {
-      int64_t bytes = cast<CommandOpInterface>(op).getScratchBytes(threads);
+      int64_t bytes = scratch.bytesOf(op);
       if (bytes <= 0)
         continue;
       PartBuffer buffer;
@@ -483,7 +483,7 @@ private:
   func::FuncOp part;
   ArrayRef<Operation *> commands;
   const llvm::BitVector &dying;
-  int64_t threads;
+  const ScratchMemory &scratch;
   DenseMap<Value, unsigned> index;
   std::vector<Value> values;
   std::vector<unsigned> parent;
@@ -492,9 +492,22 @@ private:
 
 } // namespace
 
+ScratchMemory::ScratchMemory(ModuleOp module, int64_t threads)
+    : threads(threads) {
+  for (auto kernel : module.getOps<KernelOp>())
+    kernels[kernel.getSymNameAttr()] = kernel;
+}
+
+int64_t ScratchMemory::bytesOf(Operation *command) const {
+  if (auto launch = dyn_cast<LaunchOp>(command))
+    if (KernelOp kernel = kernels.lookup(launch.getKernelAttr().getAttr()))
+      return static_cast<int64_t>(launch.getUses()) * kernel.getScratchBytes();
+  return cast<CommandOpInterface>(command).getScratchBytes(threads);
+}
+
 PartMemory cleave::exec::assignBuffers(func::FuncOp part,
                                        ArrayRef<Operation *> commands,
                                        const llvm::BitVector &dying,
-                                       int64_t threads) {
-  return Assigner(part, commands, dying, threads).run();
+                                       const ScratchMemory &scratch) {
+  return Assigner(part, commands, dying, scratch).run();
 }

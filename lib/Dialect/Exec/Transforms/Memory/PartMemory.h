@@ -51,6 +51,19 @@ struct PartMemory {
   int64_t peak = 0;
 };
 
+/// The scratch memory of commands on a number of threads. It knows the kernels
+/// of a module, of which there may be many.
+class ScratchMemory {
+public:
+  ScratchMemory(mlir::ModuleOp module, int64_t threads);
+
+  int64_t bytesOf(mlir::Operation *command) const;
+
+private:
+  llvm::DenseMap<mlir::StringAttr, KernelOp> kernels;
+  int64_t threads;
+};
+
 /// Gives the part's results the memory that its signature demands: their own,
 /// or that of the argument they alias. Reports ops that have no native form.
 mlir::LogicalResult settleResults(mlir::func::FuncOp part);
@@ -59,7 +72,8 @@ mlir::LogicalResult settleResults(mlir::func::FuncOp part);
 /// arguments that are not read after the part.
 PartMemory assignBuffers(mlir::func::FuncOp part,
                          llvm::ArrayRef<mlir::Operation *> commands,
-                         const llvm::BitVector &dying, int64_t threads);
+                         const llvm::BitVector &dying,
+                         const ScratchMemory &scratch);
 
 /// Marks the buffers of `memory` that hold gradients: operands of an update
 /// that have its size and that it does not replace, and values that are kept
@@ -71,7 +85,7 @@ void markGradients(mlir::func::FuncOp part, const llvm::BitVector &dying,
 /// order.
 mlir::LogicalResult orderCommands(mlir::func::FuncOp part,
                                   const llvm::BitVector &dying,
-                                  int64_t threads);
+                                  const ScratchMemory &scratch);
 
 /// Moves the commands of a part into the order; views and joins come before
 /// their readers.

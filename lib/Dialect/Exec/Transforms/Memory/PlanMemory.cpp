@@ -132,14 +132,15 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
         dyingArguments(getOperation());
     if (failed(dying))
       return failure();
+    ScratchMemory scratch(getOperation(), threads);
     for (auto &entry : *dying) {
       func::FuncOp part = parts.functions.lookup(entry.getKey());
       if (failed(checkTier(part)) || failed(settleResults(part)) ||
-          failed(orderCommands(part, entry.second, threads)))
+          failed(orderCommands(part, entry.second, scratch)))
         return failure();
       prefetch(part, prefetchBytes);
       parts.memories[entry.getKey()] =
-          assignBuffers(part, commandsOf(part), entry.second, threads);
+          assignBuffers(part, commandsOf(part), entry.second, scratch);
     }
     return success();
   }
