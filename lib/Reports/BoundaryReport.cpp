@@ -8,6 +8,7 @@
 #include "PredictedSchedule.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include <map>
+#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -43,7 +44,11 @@ json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     InvokeOp run = invoke;
     func::FuncOp function = run.getPartFunction();
-    for (int64_t to = 0; to < known.stages(); ++to) {
+    std::set<int64_t> readers;
+    for (Operation *user : run->getUsers())
+      if (auto reader = dyn_cast<InvokeOp>(user))
+        readers.insert(reader.getStage());
+    for (int64_t to : readers) {
       if (known.map.devicesOf(to) == known.map.devicesOf(part.stage))
         continue;
       for (unsigned result : resultsReadBy(run, to)) {

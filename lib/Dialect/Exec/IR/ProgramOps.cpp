@@ -87,6 +87,8 @@ LogicalResult ReturnOp::verify() {
 /// `type` moved to offset 0.
 static RankedTensorType atStart(Type type) {
   auto tensor = cast<RankedTensorType>(type);
+  if (!tensor.getEncoding())
+    return tensor;
   Strided layout = getLayout(tensor);
   layout.offset = 0;
   return withLayout(tensor, layout);

@@ -9,6 +9,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MathExtras.h"
 #include <functional>
+#include <limits>
 #include <random>
 
 using namespace cleave::exec;
@@ -103,8 +104,10 @@ public:
     length = last / static_cast<int64_t>(spans.size()) + 1;
   }
 
-  /// Places each interval in turn at the lowest free offset.
-  int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets) {
+  /// Places each interval in turn at the lowest free offset. Returns the peak,
+  /// at once when it is more than `most`.
+  int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets,
+                int64_t most = std::numeric_limits<int64_t>::max()) {
     offsets.assign(intervals.size(), -1);
     all.clear();
     for (PlacedList &span : spans)
@@ -119,6 +122,8 @@ public:
           (first == last ? spans[first] : all).lowestFree(interval, bytes);
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
+      if (peak > most)
+        return peak;
       Placed placed{at, at + bytes, interval.begin, interval.end};
       if (spans.size() > 1)
         all.insert(placed);
@@ -193,8 +198,11 @@ static Packing search(ArrayRef<Interval> intervals, Packer &packer,
       std::rotate(first, first + 1, last + 1);
     else
       std::rotate(first, last, last + 1);
-    int64_t peak = packer.place(next, offsets), sum = aboveBound(offsets);
-    if (std::pair(peak, sum) > std::pair(best.peak, above))
+    int64_t peak = packer.place(next, offsets, best.peak);
+    if (peak > best.peak)
+      continue;
+    int64_t sum = aboveBound(offsets);
+    if (peak == best.peak && sum > above)
       continue;
     best.peak = peak;
     above = sum;
