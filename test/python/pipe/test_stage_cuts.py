@@ -2,11 +2,16 @@
 # Exceptions. See LICENSE for license information.
 """Stages begin where few bytes cross, unless another place is worth it."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
 import cleave
-from cleave.testing.tools import interpret
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import interpret, run_tool, tool
+from proofs import ALL
 from test_recipes import agree, emit, random_inputs
 from training_support import compile_case, family
 
@@ -31,6 +36,43 @@ def test_stages_begin_between_layers(name, stages, layers):
     # Stages are even all the same: no further apart than a layer is long.
     shares = [stage["cost_share"] for stage in step.report()["schedule"]["stages"]]
     assert max(shares) - min(shares) < 1 / layers
+
+
+#: Options of a plan: the head is sharded, or narrow, or neither.
+PLANS = ["", "--precision=bf16", "--recompute=selective --fused-attention=off", "--mesh=tp=2 --recipe=megatron"]
+CUTS = [(name, layers, stages, plan) for name in ("gpt", "llama", "bert", "vit", "mixtral")
+        for layers, stages in ((8, 2), (8, 4), (7, 2), (9, 3), (12, 5), (16, 4)) for plan in PLANS]
+
+
+def begins(folder, name, layers, stages, plan, vocab=256):
+    """The parameter at which each stage but the first begins, and what the compiler remarks."""
+    path = folder / f"{name}{layers}.mlir"
+    assert path.exists() or write_model([
+        name, "-o", str(path), "--hidden", "64", "--heads", "4", "--layers", str(layers), "--seq", "32",
+        "--vocab", str(vocab), "--batch", "8", "--no-logits"]) == 0
+    mesh = re.search(r"--mesh=(\S+)", plan)
+    options = [f"--mesh=pp={stages}" + (f",{mesh[1]}" if mesh else ""),
+               *(word for word in plan.split() if not word.startswith("--mesh"))]
+    report = json.loads(run_tool([tool("cleave-compile"), str(path), *options, "--plan-only",
+                                  f"--micro-batches={8 if stages > 4 else 4}", "--report=-"]))
+    return [stage["begins"]["parameter"] for stage in report["schedule"]["stages"][1:]]
+
+
+@pytest.mark.parametrize("name, layers, stages, plan", CUTS if ALL else CUTS[::11],
+                         ids=lambda value: str(value).replace("--", ""))
+def test_default_stages_begin_with_a_layer(tmp_path, name, layers, stages, plan):
+    """At the same parameter of different layers, the first that a layer reads."""
+    found = begins(tmp_path, name, layers, stages, plan)
+    kinds = {re.sub(r"\d+", "N", parameter, count=1) for parameter in found}
+    first = {"bert": "blocks.N.attention"}.get(name, "blocks.N.norm1")
+    assert len(kinds) == 1 and kinds.pop().startswith(first), found
+    assert len(set(found)) == stages - 1
+
+
+def test_a_stage_that_would_be_much_slower_begins_within_a_layer(tmp_path):
+    """Ten layers on eight stages: two that have two layers each would take nearly twice the time."""
+    found = begins(tmp_path, "gpt", 10, 8, "")
+    assert any("norm1" not in parameter for parameter in found), found
 
 
 @pytest.mark.parametrize("mesh, micro_batches", [("pp=2", 2), ("pp=3", 1)])
