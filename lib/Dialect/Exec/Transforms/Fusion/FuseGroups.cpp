@@ -44,6 +44,7 @@ private:
   void sortNodes();
   void growFrom(unsigned node);
   size_t argumentsOf(ArrayRef<unsigned> members) const;
+  bool isFull(unsigned group) const;
   bool tooMany(unsigned a, unsigned b) const;
   bool tryMerge(unsigned a, unsigned b);
   std::optional<KernelSpace> fit(ArrayRef<unsigned> members,
@@ -428,6 +429,15 @@ bool Grouping::tooMany(unsigned a, unsigned b) const {
   return count > kMaxTensors;
 }
 
+/// Whether a group has as many tensors as it may have: it takes no later node,
+/// which has a result of its own.
+bool Grouping::isFull(unsigned group) const {
+  size_t count = tensors[group].size();
+  return count >= kMaxTensors ||
+         (count >= kMaxArguments &&
+          argumentsOf(groups[group].nodes) >= kMaxArguments);
+}
+
 bool Grouping::tryMerge(unsigned a, unsigned b) {
   if (a == b || !groups[a].fusable || !groups[b].fusable || tooMany(a, b))
     return false;
@@ -469,12 +479,9 @@ void Grouping::growFrom(unsigned node) {
       candidates.push_back({2 * bytes, it->second});
     if (elementsOf(read.tensor) < kMinShared)
       continue;
-    // A group with as many tensors as it may have takes no later node, which
-    // has a result of its own.
     SmallVector<unsigned> &open = openReaders[read.tensor];
-    llvm::erase_if(open, [&](unsigned reader) {
-      return tensors[groupOf[reader]].size() >= kMaxTensors;
-    });
+    llvm::erase_if(open,
+                   [&](unsigned reader) { return isFull(groupOf[reader]); });
     for (unsigned reader : open) {
       // Operands much smaller than the work do not justify a merge.
       if (elementsOf(read.tensor) * 2 >= nodes[reader].space.numElements() &&
