@@ -112,8 +112,8 @@ struct SplitIntoParts : RewritePattern {
         if (reshape.getType().getDimSize(dim) != size)
           sizes.back() = {size};
       }
-      rewrite(op, sizes, rewriter);
-      return success();
+      if (succeeded(rewrite(op, sizes, rewriter)))
+        return success();
     }
     return failure();
   }
@@ -136,36 +136,56 @@ private:
     });
   }
 
-  static void rewrite(Operation *op, ArrayRef<SmallVector<int64_t>> sizes,
-                      PatternRewriter &rewriter) {
-    Formula f{rewriter, op->getLoc()};
-    SmallVector<Value> operands;
-    for (Value operand : op->getOperands()) {
-      ArrayRef<int64_t> own = tensorTypeOf(operand).getShape();
-      size_t lead = sizes.size() - own.size();
-      SmallVector<int64_t> shape;
-      for (auto [dim, size] : llvm::enumerate(own))
-        for (int64_t part : sizes[lead + dim])
-          shape.push_back(size == 1 ? 1 : part);
-      operands.push_back(inParts(f, operand, shape));
-    }
+  /// An operand of the op with parts apart: a reshape of `source`.
+  struct InParts {
+    Value source;
+    SmallVector<int64_t> shape;
+  };
+
+  /// Fails, and changes nothing, if a dimension of the result is one that only
+  /// repeated values have.
+  static LogicalResult rewrite(Operation *op,
+                               ArrayRef<SmallVector<int64_t>> sizes,
+                               PatternRewriter &rewriter) {
     SmallVector<int64_t> shape;
     for (ArrayRef<int64_t> dims : sizes)
       llvm::append_range(shape, dims);
+    SmallVector<int64_t> computed(shape.size(), 1);
+    SmallVector<InParts> parts;
+    for (Value operand : op->getOperands()) {
+      ArrayRef<int64_t> own = tensorTypeOf(operand).getShape();
+      size_t lead = sizes.size() - own.size();
+      SmallVector<int64_t> apart;
+      for (auto [dim, size] : llvm::enumerate(own))
+        for (int64_t part : sizes[lead + dim])
+          apart.push_back(size == 1 ? 1 : part);
+      parts.push_back(inParts(operand, apart));
+      size_t before = shape.size() - parts.back().shape.size();
+      for (auto [dim, size] : llvm::enumerate(parts.back().shape))
+        computed[before + dim] = std::max(computed[before + dim], size);
+    }
+    if (computed != shape)
+      return failure();
+    Formula f{rewriter, op->getLoc()};
+    SmallVector<Value> operands;
+    for (const InParts &part : parts)
+      operands.push_back(f.reshape(part.source, part.shape));
     RankedTensorType type = tensorTypeOf(op->getResult(0));
     Operation *apart = rewriter.clone(*op);
     apart->setOperands(operands);
     apart->getResult(0).setType(type.clone(shape));
     rewriter.replaceOp(op, f.reshape(apart->getResult(0), type.getShape()));
+    return success();
   }
 
   /// `value` in `shape`; of values that are repeated, those that are.
-  static Value inParts(Formula f, Value value, ArrayRef<int64_t> shape) {
+  static InParts inParts(Value value, ArrayRef<int64_t> shape) {
+    InParts whole{value, SmallVector<int64_t>(shape)};
     auto reshape = value.getDefiningOp<ReshapeOp>();
     auto repeat =
         reshape ? reshape.getInput().getDefiningOp<BroadcastOp>() : nullptr;
     if (!repeat)
-      return f.reshape(value, shape);
+      return whole;
     ArrayRef<int64_t> from = repeat.getInput().getType().getShape(),
                       to = repeat.getType().getShape();
     // Where the dimensions of the broadcast are those of `shape`, sizes of 1
@@ -180,12 +200,12 @@ private:
         continue;
       }
       if (next == to.size() || to[next] != size)
-        return f.reshape(value, shape);
+        return whole;
       size_t lead = to.size() - from.size();
       given.push_back(next < lead ? 1 : from[next - lead]);
       ++next;
     }
-    return f.reshape(repeat.getInput(), given);
+    return {repeat.getInput(), given};
   }
 };
 

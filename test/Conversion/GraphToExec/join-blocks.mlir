@@ -82,3 +82,25 @@ func.func @repeated(%x: tensor<4x64xf32>, %s: tensor<4x1x1xf32>) -> tensor<4x64x
   %2 = graph.mul %x, %1 : (tensor<4x64xf32>, tensor<4x64xf32>) -> tensor<4x64xf32>
   return %2 : tensor<4x64xf32>
 }
+
+// And so is what gives the result a dimension that no other operand has.
+
+// CHECK-LABEL: func.func @grown(
+// CHECK: graph.broadcast
+// CHECK: graph.mul %{{.*}} : (tensor<4x6x1xf32>, tensor<4x6x2xf32>) -> tensor<4x6x2xf32>
+func.func @grown(%x: tensor<4x6x1xf32>, %s: tensor<24x1xf32>) -> tensor<4x6x2xf32> {
+  %0 = graph.broadcast %s : (tensor<24x1xf32>) -> tensor<24x2xf32>
+  %1 = graph.reshape %0 : (tensor<24x2xf32>) -> tensor<4x6x2xf32>
+  %2 = graph.mul %x, %1 : (tensor<4x6x1xf32>, tensor<4x6x2xf32>) -> tensor<4x6x2xf32>
+  return %2 : tensor<4x6x2xf32>
+}
+
+// CHECK-LABEL: func.func @grown_in_parts(
+// CHECK: graph.broadcast
+// CHECK: graph.mul %{{.*}} : (tensor<4x6x1xf32>, tensor<4x6x2xf32>) -> tensor<4x6x2xf32>
+func.func @grown_in_parts(%x: tensor<4x6x1xf32>, %s: tensor<4x2x1x1xf32>) -> tensor<4x6x2xf32> {
+  %0 = graph.broadcast %s : (tensor<4x2x1x1xf32>) -> tensor<4x2x3x2xf32>
+  %1 = graph.reshape %0 : (tensor<4x2x3x2xf32>) -> tensor<4x6x2xf32>
+  %2 = graph.mul %x, %1 : (tensor<4x6x1xf32>, tensor<4x6x2xf32>) -> tensor<4x6x2xf32>
+  return %2 : tensor<4x6x2xf32>
+}
