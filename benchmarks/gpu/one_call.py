@@ -132,7 +132,7 @@ def archive(folder, out, name):
 
 
 def everything(run, cases):
-    """Each part in turn, within its time; what goes wrong in one does not end the others."""
+    """Each part in turn, within its time; an error of one does not end the others."""
     stages = Stages(run)
     plain = [case for case in cases["bench"] if not case["flags"]]
     stages.begin("versions")

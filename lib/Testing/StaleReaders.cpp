@@ -96,8 +96,8 @@ static std::string nameOf(InvokeOp invoke) {
          std::to_string(invoke.getStage());
 }
 
-/// Adds `argument` times 0 to a result of the part, which is no number where
-/// the argument is none. Returns null if no result takes it.
+/// Adds `argument` times 0 to a result of the part, which becomes NaN where the
+/// argument is NaN. Returns null if no result takes it.
 static InvokeOp readMore(InvokeOp invoke, BlockArgument argument) {
   auto module = invoke->getParentOfType<ModuleOp>();
   func::FuncOp part = invoke.getPartFunction();

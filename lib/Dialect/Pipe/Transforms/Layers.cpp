@@ -103,8 +103,8 @@ void Finder::findRuns(size_t begin, size_t end) {
   if (!run.count)
     return;
   run.begin += begin;
-  // Of places where equally few bytes cross the last: what comes before the
-  // layers differs from them less often than what comes behind.
+  // The last of the places where equally few bytes cross: ops before the layers
+  // differ from those of layers less often than ops after them.
   RepeatedRun best = run;
   for (RepeatedRun moved = run;
        moved.end() < end &&

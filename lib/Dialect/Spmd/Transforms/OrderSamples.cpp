@@ -29,17 +29,6 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
-
-static int64_t product(ArrayRef<int64_t> sizes) {
-  int64_t result = 1;
-  for (int64_t size : sizes)
-    result *= size;
-  return result;
-}
-
 namespace {
 using Shape = SmallVector<int64_t>;
 
@@ -229,7 +218,8 @@ private:
     ArrayRef<int64_t> in = shapeOf(input), out = shapeOf(output);
     Versions own = versionsOf(input), made;
     // The same factors are major to samples in both.
-    if (product(in.take_front(from.dim)) == product(out.take_front(to.dim))) {
+    if (ShapedType::getNumElements(in.take_front(from.dim)) ==
+        ShapedType::getNumElements(out.take_front(to.dim))) {
       if (own.model)
         made.model = reshape(own.model, out);
       if (own.ordered)
@@ -348,7 +338,8 @@ private:
       } else if (isa<graph::ReshapeOp>(op)) {
         // The first factor of the samples has a dimension of its own.
         int64_t before =
-            product(shapeOf(op->getOperand(0)).take_front(place->dim)) *
+            ShapedType::getNumElements(
+                shapeOf(op->getOperand(0)).take_front(place->dim)) *
             place->outer;
         int64_t major = 1;
         for (int64_t size : shapeOf(op->getResult(0))) {

@@ -15,17 +15,6 @@ using graph::FactorKind;
 using graph::FactorMapping;
 using graph::ShardingRule;
 
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
-
-static int64_t product(ArrayRef<int64_t> sizes) {
-  int64_t result = 1;
-  for (int64_t size : sizes)
-    result *= size;
-  return result;
-}
-
 /// The one factor of a dimension that is not of size 1, or -1.
 static int64_t onlyFactor(const ShardingRule &rule, ArrayRef<int64_t> factors) {
   int64_t found = -1;
@@ -111,7 +100,9 @@ void SamplePlaces::visit(Operation *op) {
 /// output, or of none.
 std::optional<SamplePlace> SamplePlaces::reshaped(Value input, Value output) {
   SamplePlace from = *of(input);
-  int64_t before = product(shapeOf(input).take_front(from.dim)) * from.outer;
+  int64_t before =
+      ShapedType::getNumElements(shapeOf(input).take_front(from.dim)) *
+      from.outer;
   int64_t major = 1;
   for (auto [dim, size] : llvm::enumerate(shapeOf(output))) {
     if (major > before || size == 0)

@@ -20,6 +20,10 @@
 
 namespace cleave::spmd {
 
+inline llvm::ArrayRef<int64_t> shapeOf(mlir::Value value) {
+  return mlir::cast<mlir::RankedTensorType>(value.getType()).getShape();
+}
+
 /// Dimension `dim` has the factors (outer, samples, inner), major to minor.
 struct SamplePlace {
   int64_t dim = 0, outer = 1, inner = 1;
