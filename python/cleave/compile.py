@@ -105,7 +105,8 @@ def compile(
             tuple by position, a dict by name, or ((model inputs...), (targets...)). A step
             takes inputs in this order, or by name.
         loss_fn: `loss_fn(output, *targets)` if the model returns logits; the
-            targets are the inputs that the model's forward does not take. None if
+            targets are the inputs that the model's forward does not take. It gets the
+            logits alone if it computes no loss of an output with more parts. None if
             the model returns the loss, or an output with `.loss`.
         optimizer: one of `cleave.AdamW`, `AdamW8bit`, `SGD`, `Lion`, `Adagrad`, `LAMB`, `Adafactor`
             and `Muon`; groups of parameters may have another. If None, AdamW with torch's

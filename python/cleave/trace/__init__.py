@@ -16,6 +16,7 @@ patterns. A file imports only files of its own row and of the rows above:
                               autograd semantics of eager code in a trace; its random numbers;
                               regions of autocast and checkpoint; the meaning of casts to f32;
                               conditions on values that become checks
+    outputs                   what a model returns: its loss, its logits, and the rest
     registry, evaluate        the table of converters; the values of ops known at trace time
     matching, masks, attention
                               patterns over values; attention masks; the op attention

@@ -149,7 +149,7 @@ class Conditions:
             try:
                 result = trace()
             except Exception as error:
-                if not self.path or not _is_raised(error):
+                if not self.path or not is_raised(error):
                     if returned and len(self.path) >= len(self._given):
                         # What cannot be traced is the other branch of a condition.
                         raise _refused(self.path[len(self._given) - 1]) from error
@@ -322,7 +322,7 @@ def _expects_truth(place: tuple[str, int] | None) -> bool:
     return line.startswith("assert") or "not " in line
 
 
-def _is_raised(error: Exception) -> bool:
+def is_raised(error: Exception) -> bool:
     """Returns whether a `raise` or an `assert` of the model, or of torch for it, has raised
     `error`."""
     if isinstance(error, TraceError) or type(error).__module__.startswith("cleave"):

@@ -12,10 +12,9 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .alike import alike, same_constants
 from .accepted import devices, unwritable_names
@@ -31,6 +30,7 @@ from .forward_state import StateChange, restored
 from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
+from .outputs import called, dropped, loss_and_logits, refuse_object
 from .patches import unvalidated_distributions
 from .process_state import restored_process
 from .regions import recorded
@@ -49,8 +49,8 @@ class Exported:
     reached: set[str]
     #: The 16-bit types of autocast regions, and those of computations with frozen parameters.
     narrow: set[torch.dtype]
-    #: What the model returns beside loss and logits.
-    dropped: list[str]
+    #: The text of a warning about what a step does not return; empty if the model returns no more.
+    dropped: str
     #: The checks of the step, whose conditions are the last outputs, and how many these are.
     checks: list[Check]
     conditions: int
@@ -69,8 +69,8 @@ class _CallRecord:
     reached: set[str] = set()
     #: Changes of Python state.
     changes: list[StateChange] = []
-    #: What the model returns beside loss and logits.
-    dropped: list[str] = []
+    #: The text of a warning about what a step does not return.
+    dropped: str = ""
 
 
 class _Step(torch.nn.Module):
@@ -104,14 +104,17 @@ class _Step(torch.nn.Module):
         inputs = dict(zip(self.call_plan.inputs, values))
         output = self.module(*(inputs[n] for n in self.call_plan.positional),
                              **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
-        loss, logits = _loss_and_logits(output)
-        self.found.dropped = _others(output, loss, logits)
+        loss, logits = loss_and_logits(output)
         if self.loss_fn is not None:
-            predicted = logits if logits is not None else output
-            if predicted is output:
-                self.found.dropped = []
-            loss = self.loss_fn(predicted, *(inputs[n] for n in self.call_plan.targets))
-            logits = predicted if isinstance(predicted, torch.Tensor) else None
+            loss, predicted = called(self.loss_fn, output, logits,
+                                     [inputs[n] for n in self.call_plan.targets],
+                                     self.originals.conditions)
+            self.found.dropped = dropped(output, predicted, by_loss_fn=True)
+            if logits is None and isinstance(predicted, torch.Tensor):
+                logits = predicted
+        else:
+            refuse_object(output)
+            self.found.dropped = dropped(output, loss, logits)
         if "loss" in self.want and loss is None:
             raise TraceError(
                 "the model returns no scalar loss; pass loss_fn, called as "
@@ -121,46 +124,6 @@ class _Step(torch.nn.Module):
         found = {"loss": loss, "logits": logits}
         self.found.names = [n for n in self.want if found[n] is not None]
         return tuple(found[n] for n in self.found.names)
-
-
-def _loss_and_logits(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Returns the scalar loss and the logits in the output of a model, each None if absent.
-    Raises TraceError for an object with neither."""
-    if isinstance(output, torch.Tensor):
-        return (output, None) if _is_loss(output) else (None, output)
-    if isinstance(output, Mapping):
-        loss, logits = output.get("loss"), output.get("logits")
-        return loss, logits
-    if isinstance(output, Sequence):
-        tensors = [x for x in output if isinstance(x, torch.Tensor) and x.is_floating_point()]
-        loss = next((x for x in tensors if _is_loss(x)), None)
-        logits = next((x for x in tensors if x.dim() > 0), None)
-        return loss, logits
-    loss, logits = getattr(output, "loss", None), getattr(output, "logits", None)
-    if loss is None and logits is None:
-        raise TraceError(f"the model returns {type(output).__name__}, which holds neither a "
-                         "loss nor logits; return a tensor, or a tuple or dict of them")
-    return loss, logits
-
-
-def _others(output: Any, *taken: torch.Tensor | None) -> list[str]:
-    """Returns the names of the tensors in the output of a model other than `taken`: keys or
-    attributes, or places in a tuple."""
-    if isinstance(output, torch.Tensor):
-        return []
-    if isinstance(output, Mapping):
-        parts = {f"'{k}'": v for k, v in output.items()}
-    elif isinstance(output, Sequence):
-        parts = {f"output {i}": v for i, v in enumerate(output)}
-    else:
-        parts = {f"'{k}'": v for k, v in getattr(output, "__dict__", {}).items()}
-    return [name for name, value in parts.items()
-            if not any(value is t for t in taken)
-            and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value))]
-
-
-def _is_loss(x: torch.Tensor) -> bool:
-    return x.dim() == 0 and x.is_floating_point()
 
 
 # Contexts -----------------------------------------------------------------------------

@@ -87,8 +87,9 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     names. A model of `transformers`, whose forward has other parameters before `labels`, takes a
     dict: `{"input_ids": ids, "labels": ids}`.
 
-    `loss_fn(output, *targets)` returns a scalar. Without it the module must return its
-    scalar loss: alone, in a tuple with logits, or as `loss` in a dict or an object.
+    `loss_fn(output, *targets)` returns a scalar; it is called with the logits in the output if it
+    computes no loss of the whole. Without it the module must return its scalar loss: alone, in a
+    tuple with logits, or as `loss` in a dict or an object.
 
     The module may be on the meta device: no weight is read or allocated. It is traced in
     training mode for `@loss` and in evaluation mode for `@logits`, and its mode is restored.
@@ -142,8 +143,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     tensors = ModelTensors(module)
     loss = export(module, call, loss_fn, ("loss",), True, groups)
     if loss.dropped:
-        warn(f"the model also returns {', '.join(loss.dropped)}, which a step does not return: "
-             "it has the loss, and `logits` the logits")
+        warn(loss.dropped)
     tensors.mark_written(loss.program)
     asked = parameter_types(module) | loss.narrow
     wide = bool(asked) and not keep_types
