@@ -123,7 +123,14 @@ class Conditions:
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
         """Context manager in which conditions on numbers, and `torch._check`, are decided."""
+        original = torch._check_with
+
         def check_with(error, condition, message=None):
+            frame = sys._getframe(1)
+            while frame.f_code.co_filename == torch.__file__:
+                frame = frame.f_back
+            if _is_library(frame.f_code.co_filename):
+                return original(error, condition, message)
             self.require(condition, error, message or "Expected cond to be True, but got False")
 
         with patched((torch.SymBool, "__bool__", self.number(torch.SymBool.__bool__)),
@@ -325,17 +332,35 @@ def _expects_truth(place: tuple[str, int] | None) -> bool:
 def is_raised(error: Exception) -> bool:
     """Returns whether a `raise` or an `assert` of the model, or of torch for it, has raised
     `error`."""
+    return _operation(error) == "RAISE_VARARGS"
+
+
+def fails_of_itself(error: Exception) -> bool:
+    """Returns whether code of the model has used a value of another type than it expects, such as
+    None, without a `raise` of its own."""
+    return isinstance(error, (AttributeError, TypeError)) \
+        and _operation(error) not in ("", "RAISE_VARARGS")
+
+
+def _operation(error: Exception) -> str:
+    """Returns the bytecode operation of the model that has raised `error`; empty if it is not of
+    the model."""
     if isinstance(error, TraceError) or type(error).__module__.startswith("cleave"):
-        return False
+        return ""
     frames = error.__traceback__
     if frames is None:
-        return False
+        return ""
     while frames.tb_next is not None:
         frames = frames.tb_next
     code = frames.tb_frame.f_code
-    if code.co_filename.startswith(LIBRARY) and not code.co_filename.startswith(_RAISING):
-        return False
-    return dis.opname[code.co_code[frames.tb_lasti]] == "RAISE_VARARGS"
+    if _is_library(code.co_filename):
+        return ""
+    return dis.opname[code.co_code[frames.tb_lasti]]
+
+
+def _is_library(file: str) -> bool:
+    """Returns whether a file is one of torch whose errors are not those of a model."""
+    return file.startswith(LIBRARY) and not file.startswith(_RAISING)
 
 
 def _text(error: Exception) -> str:

@@ -20,7 +20,7 @@ from .alike import alike, same_constants
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
 from .call_plan import Call, plan_call, position_note, samples_note
-from .conditions import Check
+from .conditions import Check, fails_of_itself
 from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed, is_functional, keep_nested_locations
@@ -31,7 +31,7 @@ from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
 from .outputs import called, dropped, loss_and_logits, refuse_object
-from .patches import unvalidated_distributions
+from .patches import answering_is_compiling, unvalidated_distributions
 from .process_state import restored_process
 from .regions import recorded
 from .replacements import refuse_selected
@@ -252,7 +252,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
         try:
             with _without_torch_logs():
                 program = step.originals.conditions.explored(
-                    lambda: torch.export.export(step, values, strict=False),
+                    lambda: _exported(step, values),
                     lambda *both: alike(len(step.found.names), *both))
             check_functions(step.originals.functions)
             _check_forward_state(step, values, program)
@@ -284,6 +284,20 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                     conditions.checks, len(conditions.path))
 
 
+def _exported(step: _Step, values: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """Exports a step. If the model asks whether it is compiled, and its code for that fails, exports
+    its code for eager execution."""
+    asked: list[bool] = []
+    with answering_is_compiling(None, asked):
+        try:
+            return torch.export.export(step, values, strict=False)
+        except Exception as error:
+            if not asked or not fails_of_itself(error):
+                raise
+    with answering_is_compiling(False, asked):
+        return torch.export.export(step, values, strict=False)
+
+
 def _shared_buffers(module: torch.nn.Module) -> list[str]:
     """Returns the quoted names of the first buffers that share a storage; empty if there are
     none."""
@@ -310,7 +324,7 @@ def _check_forward_state(step: _Step, values: tuple[torch.Tensor, ...],
         for change in first:
             change.reapply(is_constant)
         with _without_torch_logs():
-            second = torch.export.export(step, values, strict=False)
+            second = _exported(step, values)
     counted = [k for k in step.found.changes if k.numbers()]
     # A second forward that reads a stored constant table does not compute it again.
     same = any(map(is_constant, tensors)) or (

@@ -18,7 +18,8 @@ import torch
 
 #: Parts of torch's messages about reading a value that a trace does not have.
 _VALUES = ("Cannot cast FakeTensor", "data is not allocated yet", "FakeTensor.__format__",
-           ".numpy() is not supported for tensor subclasses", "data-dependent")
+           ".numpy() is not supported for tensor subclasses", "data-dependent",
+           "Runtime assertion failed for expression")
 #: Names of torch's exceptions for the same reason.
 _UNKNOWN = ("DataDependentOutputException", "GuardOnDataDependentSymNode",
             "PendingUnbackedSymbolNotFound")

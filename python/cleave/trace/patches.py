@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from .errors import EagerError
+from .locations import LIBRARY
 from .memory import version_of
 
 
@@ -94,6 +95,23 @@ def unvalidated_distributions() -> contextlib.AbstractContextManager[None]:
     under `python -O`: the checks read values, which a trace does not have. A distribution with
     validate_args=True is refused where it validates them."""
     return patched((torch.distributions.Distribution, "_validate_args", False))
+
+
+# Questions ----------------------------------------------------------------------------
+
+
+def answering_is_compiling(answer: bool | None,
+                           asked: list[bool]) -> contextlib.AbstractContextManager[None]:
+    """Context manager under which torch.compiler.is_compiling, called by a model, returns `answer`,
+    or what it returns otherwise if None; the calls are recorded in `asked`."""
+    original = torch.compiler.is_compiling
+
+    def is_compiling():
+        if sys._getframe(1).f_code.co_filename.startswith(LIBRARY):
+            return original()
+        asked.append(True)
+        return original() if answer is None else answer
+    return patched((torch.compiler, "is_compiling", is_compiling))
 
 
 # Random numbers -----------------------------------------------------------------------

@@ -222,6 +222,15 @@ def to_numpy(m, x):
     return m.b(m.a(x)) * float(x.numpy().sum())
 
 
+def sizes_of_parts(m, x):
+    counts = (x > 0).long().sum(0).tolist()
+    return m.b(m.a(x)) * sum(part.sum() for part in m.a(x).split(counts, 1))
+
+
+def number_of_rows(m, x):
+    return m.b(m.a(x)[:(x[:, 0] > 0).sum().item()]).sum()
+
+
 def condition(m, x):
     return m.b(m.a(x)) if x.sum() > 0 else m.b(x)
 
@@ -231,7 +240,8 @@ def tensor_of_tensors(m, x):
 
 
 @pytest.mark.parametrize("forward", [masked_parameter, masked_input, nonzero, unique, item,
-                                     to_list, to_numpy, condition, tensor_of_tensors],
+                                     to_list, to_numpy, number_of_rows, condition,
+                                     tensor_of_tensors],
                          ids=lambda f: f.__name__)
 def test_what_depends_on_values_is_refused_at_its_line(forward):
     lines, first = inspect.getsourcelines(forward)
@@ -240,3 +250,35 @@ def test_what_depends_on_values_is_refused_at_its_line(forward):
     text = str(caught.value)
     assert f"{__file__}:{first + len(lines) - 1}: " in text and "depends on the values" in text
     assert "torch.where" in text and "GuardOn" not in text and "Fake" not in text
+
+
+def test_sizes_read_from_values_are_refused_where_they_are_read():
+    """Torch's own checks of them are not conditions of the model."""
+    first = inspect.getsourcelines(sizes_of_parts)[1]
+    with pytest.raises(UnsupportedError, match="depends on the values of a tensor") as caught:
+        cleave.trace.trace(Two(sizes_of_parts), (X, Y), F.mse_loss)
+    assert f"{__file__}:{first + 1}: " in str(caught.value)
+
+
+# Questions ----------------------------------------------------------------------------
+
+
+def needs_a_mask(m, x, mask=None):
+    if mask is None and not torch.compiler.is_compiling():
+        mask = x > 0
+    return m.b(m.a(x) * mask[:, :1])
+
+
+def misspelt(m, x):
+    return m.b(m.a(x)).no_such_attribute if torch.compiler.is_compiling() else m.b(m.aa(x))
+
+
+def test_code_for_compilers_that_fails_is_not_taken():
+    asked = torch.compiler.is_compiling
+    same(compiled(Two(needs_a_mask)), eager(Two(needs_a_mask)))
+    assert torch.compiler.is_compiling is asked
+
+
+def test_code_that_fails_in_both_ways_is_refused():
+    with pytest.raises(TraceError, match="has no attribute 'aa'"):
+        cleave.trace.trace(Two(misspelt), (X, Y), F.mse_loss)
