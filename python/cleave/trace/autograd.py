@@ -26,7 +26,7 @@ from .custom_functions import FunctionUse, apply_function
 from .errors import OUTSIDE, EagerError, ForwardStateError
 from .forward_state import Constants, name_of
 from .generators import only_the_seed_of_the_step, refuse_generator
-from .memory import memory_of, version_of
+from .memory import map_tensors, memory_of, version_of
 from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torch_random_numbers,
                       patched, refuse_backward)
 from .regions import Regions
@@ -122,7 +122,7 @@ class _AutogradMode(TorchFunctionMode):
                              "x = x.detach()")
         if function in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__):
             self._check_requires_grad(*args, **kwargs)
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._traced, (args, kwargs))
+        args, kwargs = map_tensors(self._traced, (args, kwargs))
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         refuse_selected(tensors, function)
         if getattr(function, "__name__", "") == "__get__" and function not in _DETACH:
@@ -145,7 +145,7 @@ class _AutogradMode(TorchFunctionMode):
             self._constants.note(function, given, {memory_of(out): out})
             return out
         if not torch.is_grad_enabled():
-            args, kwargs = pytree.tree_map_only(torch.Tensor, _without_gradient, (args, kwargs))
+            args, kwargs = map_tensors(_without_gradient, (args, kwargs))
         regions = self._originals.regions
         with regions.casting(meaning(function, args, kwargs, sys._getframe(1))):
             out = function(*args, **kwargs)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import EagerError
 from .locations import current_line
+from .memory import map_tensors
 from .patches import without_buffer_writes
 
 
@@ -75,8 +76,7 @@ def apply_function(original: Callable[..., Any], uses: list[FunctionUse],
             with without_buffer_writes(module), checkpoint():
                 return function(*rest)
         if graded and not cls.__module__.startswith("torch."):
-            shapes = pytree.tree_map_only(
-                torch.Tensor,
+            shapes = map_tensors(
                 lambda x: _Shape(tuple(x.shape)) if x.is_floating_point() else x, args)
             uses.append(FunctionUse(cls, shapes, current_line()))
             return _forward(cls, args)
@@ -116,7 +116,7 @@ def _is_derivative(use: FunctionUse, size: float, gradients: float, seed: int) -
         zero = torch.rand(shape, generator=generator) < (0.25 if seed % 2 else 0.0)
         return found.masked_fill(zero, 0.0)
 
-    args = pytree.tree_map_only(_Shape, lambda s: drawn(s.sizes, size).requires_grad_(), use.args)
+    args = map_tensors(lambda s: drawn(s.sizes, size).requires_grad_(), use.args, _Shape)
     points = [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
     found = []
     for compute in (use.function.apply, lambda *a: _forward(use.function, a)):

@@ -31,7 +31,7 @@ from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
 from .outputs import called, dropped, loss_and_logits, refuse_object
-from .patches import answering_is_compiling, unvalidated_distributions
+from .patches import answering_is_compiling, traceable_distributions
 from .process_state import restored_process
 from .regions import recorded
 from .replacements import refuse_selected
@@ -244,7 +244,7 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     step = _Step(module, loss_fn, call, want)
     sequences = next((x.shape[0] for x in values if x.dim()), 1)
     with (restored_process(), _mode(module, training), static_experts(module, sequences), _record_all_frames(),
-          unvalidated_distributions(),
+          traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
           recorded(step.originals.regions), _without_autocast() as step.surrounding):
         warnings.simplefilter("ignore")

@@ -20,9 +20,9 @@ from typing import Any, Callable, Iterator
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from .locations import current_line
+from .memory import map_tensors
 
 #: Attributes that torch gives every module; they are not state of the model.
 _MODULE_ATTRIBUTES = frozenset(torch.nn.Module().__dict__) - {"training"}
@@ -58,9 +58,9 @@ class StateChange:
     def reapply(self, is_constant: Callable[[FakeTensor], bool]) -> None:
         """Applies the change to the container again; fake tensors that are constants become
         zeros."""
-        _fill(self.find(), pytree.tree_map_only(
-            FakeTensor, lambda x: torch.zeros(x.shape, dtype=x.dtype) if is_constant(x) else x,
-            self.after))
+        _fill(self.find(), map_tensors(
+            lambda x: torch.zeros(x.shape, dtype=x.dtype) if is_constant(x) else x, self.after,
+            FakeTensor))
 
     def described(self) -> str:
         """Returns the line and the quoted name of the first number, string or flag."""

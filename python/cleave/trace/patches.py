@@ -90,11 +90,19 @@ def checkpoint_generator(original: Callable[..., Any], module: torch.nn.Module,
 # Distributions ------------------------------------------------------------------------
 
 
-def unvalidated_distributions() -> contextlib.AbstractContextManager[None]:
+def traceable_distributions() -> contextlib.AbstractContextManager[None]:
     """Context manager under which torch.distributions does not validate arguments by default, as
-    under `python -O`: the checks read values, which a trace does not have. A distribution with
-    validate_args=True is refused where it validates them."""
-    return patched((torch.distributions.Distribution, "_validate_args", False))
+    under `python -O`: the checks read values, which a trace does not have; and under which Gamma
+    does not write to a detached tensor."""
+    return patched((torch.distributions.Distribution, "_validate_args", False),
+                   (torch.distributions.Gamma, "rsample", _gamma_sample))
+
+
+def _gamma_sample(self, sample_shape=torch.Size()):
+    """The replacement of `Gamma.rsample`."""
+    shape = self._extended_shape(sample_shape)
+    value = torch._standard_gamma(self.concentration.expand(shape)) / self.rate.expand(shape)
+    return value + (value.clamp(min=torch.finfo(value.dtype).tiny) - value).detach()
 
 
 # Questions ----------------------------------------------------------------------------

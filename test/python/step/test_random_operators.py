@@ -124,6 +124,89 @@ def test_what_is_refused_says_what_to_do(name):
     assert f"{__file__}:{draw.__code__.co_firstlineno}" in str(caught.value)
 
 
+#: Samples of the distributions of torch, of y, which depends on parameters, and of x.
+D = torch.distributions
+SAMPLES = {
+    "Bernoulli": lambda y, x: y * D.Bernoulli(x.sigmoid()).sample(),
+    "Categorical": lambda y, x: y * D.Categorical(logits=x).sample()[:, None],
+    "Cauchy": lambda y, x: D.Cauchy(y, x.exp()).rsample().tanh(),
+    "ContinuousBernoulli": lambda y, x: D.ContinuousBernoulli(y.sigmoid()).rsample(),
+    "Exponential": lambda y, x: D.Exponential(y.exp()).rsample(),
+    "Exponential, of one dimension": lambda y, x: D.Exponential(y[0].exp()).rsample(),
+    "GeneralizedPareto": lambda y, x: D.GeneralizedPareto(y, x.exp(), x.sigmoid() / 4).rsample(),
+    "Geometric": lambda y, x: y * D.Geometric(x.sigmoid()).sample().clamp(max=9),
+    "Gumbel": lambda y, x: D.Gumbel(y, x.exp()).rsample().tanh(),
+    "HalfCauchy": lambda y, x: D.HalfCauchy(y.exp()).rsample().tanh(),
+    "HalfNormal": lambda y, x: D.HalfNormal(y.exp()).rsample(),
+    "Independent": lambda y, x: D.Independent(D.Normal(y, x.exp()), 1).rsample(),
+    "Kumaraswamy": lambda y, x: D.Kumaraswamy(y.exp(), x.exp()).rsample(),
+    "Laplace": lambda y, x: D.Laplace(y, x.exp()).rsample(),
+    "LogNormal": lambda y, x: D.LogNormal(y, x.sigmoid()).rsample(),
+    "LogisticNormal": lambda y, x: D.LogisticNormal(y, x.exp()).rsample(),
+    "LowRankMultivariateNormal": lambda y, x: D.LowRankMultivariateNormal(
+        y, x[..., None], x.exp()).rsample(),
+    "MixtureSameFamily": lambda y, x: y * D.MixtureSameFamily(
+        D.Categorical(logits=x), D.Normal(y, x.exp())).sample()[:, None],
+    "MultivariateNormal": lambda y, x: D.MultivariateNormal(y, torch.eye(6)).rsample(),
+    "Normal": lambda y, x: D.Normal(y, x.exp()).rsample((2,)),
+    "OneHotCategorical": lambda y, x: y * D.OneHotCategorical(logits=x).sample(),
+    "OneHotCategoricalStraightThrough": lambda y, x: D.OneHotCategoricalStraightThrough(
+        logits=y).rsample() * x,
+    "Pareto": lambda y, x: D.Pareto(y.exp(), x.exp()).rsample().log(),
+    "RelaxedBernoulli": lambda y, x: D.RelaxedBernoulli(torch.tensor(1.0), logits=y).rsample(),
+    "RelaxedOneHotCategorical": lambda y, x: D.RelaxedOneHotCategorical(
+        torch.tensor(1.0), logits=y).rsample(),
+    "TransformedDistribution": lambda y, x: D.TransformedDistribution(
+        D.Normal(y, x.exp()), D.transforms.TanhTransform()).rsample(),
+    "Uniform": lambda y, x: D.Uniform(y, y + x.exp()).rsample(),
+    "Weibull": lambda y, x: D.Weibull(y.exp(), x.exp()).rsample().log(),
+    "new, of a size": lambda y, x: y + x.new(x.size()).fill_(2.0) + x[0].new(y[0].shape).zero_(),
+}
+VALUES = r"depends on the values of a tensor"
+#: Those that are refused, and the text.
+NOT_SAMPLED = {
+    "Beta": (lambda y, x: D.Beta(y.exp(), x.exp()).rsample(), WITHOUT),
+    "Binomial": (lambda y, x: y * D.Binomial(5, x.sigmoid()).sample(), WITHOUT),
+    "Chi2": (lambda y, x: D.Chi2(y.exp()).rsample(), WITHOUT),
+    "Dirichlet": (lambda y, x: D.Dirichlet(y.exp()).rsample(), WITHOUT),
+    "FisherSnedecor": (lambda y, x: D.FisherSnedecor(y.exp(), x.exp()).rsample(), WITHOUT),
+    "Gamma": (lambda y, x: D.Gamma(y.exp(), x.exp()).rsample(), WITHOUT),
+    "Gamma, sampled": (lambda y, x: y * D.Gamma(x.exp(), x.exp()).sample(), WITHOUT),
+    "InverseGamma": (lambda y, x: D.InverseGamma(y.exp(), x.exp()).rsample(), WITHOUT),
+    "LKJCholesky": (lambda y, x: y[:6] * D.LKJCholesky(6, 1.0).sample(), WITHOUT),
+    "Multinomial": (lambda y, x: y * D.Multinomial(5, logits=x).sample(), "scatter_add of integers"),
+    "NegativeBinomial": (lambda y, x: y * D.NegativeBinomial(5, x.sigmoid()).sample(), WITHOUT),
+    "Poisson": (lambda y, x: y * D.Poisson(x.exp()).sample(), WITHOUT),
+    "StudentT": (lambda y, x: D.StudentT(y.exp()).rsample(), WITHOUT),
+    "VonMises": (lambda y, x: y * D.VonMises(x, x.exp()).sample(), VALUES),
+    "Wishart": (lambda y, x: y[:6] * D.Wishart(torch.tensor(7.0), torch.eye(6)).rsample(), VALUES),
+}
+
+
+def test_each_distribution_is_listed():
+    known = {name.partition(",")[0] for name in (*SAMPLES, *NOT_SAMPLED)}
+    abstract = {"Distribution", "ExponentialFamily"}
+    names = {n for n in D.__all__ if isinstance(getattr(D, n), type)
+             and issubclass(getattr(D, n), D.Distribution)}
+    assert len(names) > 30 and names - known == abstract
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_of_distributions_are_those_of_eager_code(name):
+    """On the same numbers, with the gradients that the parameters of a distribution have."""
+    module, x = Drawing(SAMPLES[name]), torch.randn(8, 6)
+    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.01), check="on")
+    assert all(torch.isfinite(torch.tensor(float(step(x)))) for _ in range(3))
+
+
+@pytest.mark.parametrize("name", NOT_SAMPLED)
+def test_distributions_are_refused_at_their_line(name):
+    draw, message = NOT_SAMPLED[name]
+    with pytest.raises((TraceError, UnsupportedError), match=message) as caught:
+        cleave.trace.trace(Drawing(draw), (torch.randn(8, 6),))
+    assert f"{__file__}:{draw.__code__.co_firstlineno}" in str(caught.value)
+
+
 @pytest.mark.parametrize("replacement", [False, True])
 def test_multinomial_draws_by_its_weights(replacement):
     """The frequency of each class, none of a weight of 0, and none twice without replacement."""
