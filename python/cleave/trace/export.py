@@ -210,7 +210,9 @@ def _without_torch_logs():
         with contextlib.redirect_stderr(printed):
             yield
     except Exception as error:
-        graph = getattr(error, "partial_fx_graph", None)
+        cause: BaseException | None = error
+        while cause is not None and graph is None:
+            graph, cause = getattr(cause, "partial_fx_graph", None), cause.__cause__
         raise
     finally:
         for handler in handlers:

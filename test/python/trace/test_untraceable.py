@@ -282,3 +282,17 @@ def test_code_for_compilers_that_fails_is_not_taken():
 def test_code_that_fails_in_both_ways_is_refused():
     with pytest.raises(TraceError, match="has no attribute 'aa'"):
         cleave.trace.trace(Two(misspelt), (X, Y), F.mse_loss)
+
+
+def branch_that_reads_a_number(m, x):
+    if (m.a(x) > 0).all():
+        x = x[:int(x[0, 0])]
+    return m.b(m.a(x))
+
+
+@pytest.mark.parametrize("forward", [branch_that_reads_a_number, item, rows_under_no_grad],
+                         ids=lambda f: f.__name__)
+def test_a_refusal_prints_nothing_else(forward, capfd):
+    with pytest.raises((TraceError, UnsupportedError)):
+        cleave.trace.trace(Two(forward), (X, Y), F.mse_loss)
+    assert capfd.readouterr() == ("", "")
