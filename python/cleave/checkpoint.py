@@ -225,7 +225,7 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
         added = json.loads(metadata.get("added", "[]"))
         for name, aliases in tied.items():
             values.update({alias: values[name] for alias in aliases})
-    except (KeyError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return values, added
 

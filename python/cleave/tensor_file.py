@@ -38,6 +38,8 @@ def _read(file, size):
     _fill(file, head)
     header = json.loads(head)
     metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata are not a dict of text")
     values = {}
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         if (dtype := _TYPES.get(entry["dtype"])) is None:
