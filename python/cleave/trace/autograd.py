@@ -27,8 +27,8 @@ from .errors import OUTSIDE, EagerError, ForwardStateError
 from .forward_state import Constants, name_of
 from .generators import only_the_seed_of_the_step, refuse_generator
 from .memory import map_tensors, memory_of, version_of
-from .patches import (checkpoint_generator, enter_saved_tensors_hooks, only_torch_random_numbers,
-                      patched, refuse_backward)
+from .patches import checkpoint_generator, enter_saved_tensors_hooks, patched, refuse_backward
+from .python_random import only_torch_random_numbers
 from .regions import Regions
 from .replacements import REPLACEMENTS, refuse_selected
 

@@ -1,16 +1,14 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Replaces functions of torch, `random` and NumPy in a trace, to refuse code that a compiled step
-does not support."""
+"""Replaces functions of torch in a trace, to refuse code that a compiled step does not support, or
+to trace what eager code does."""
 
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 from typing import Any, Callable, Iterator
 
-import numpy as np
 import torch
 
 from .errors import EagerError
@@ -120,39 +118,3 @@ def answering_is_compiling(answer: bool | None,
         asked.append(True)
         return original() if answer is None else answer
     return patched((torch.compiler, "is_compiling", is_compiling))
-
-
-# Random numbers -----------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def only_torch_random_numbers() -> Iterator[None]:
-    """Context manager that restores the random states of Python and NumPy. Raises EagerError on
-    exit if the code has drawn random numbers from these."""
-    before = random.getstate(), np.random.get_state()
-    places: list[str] = []
-    drawing = [(owner, name, _recording_calls(vars(owner)[name], places))
-               for owner, methods in ((random, random.Random), (np.random, np.random.RandomState))
-               for name in vars(owner).keys() & set(dir(methods))
-               if name[0] != "_" and "state" not in name]
-    try:
-        with patched(*drawing):
-            yield
-        drawn = random.getstate() != before[0] or any(
-            np.any(a != b) for a, b in zip(np.random.get_state(), before[1]))
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-    if drawn:
-        raise EagerError("".join(places[:1]) + "the forward draws random numbers of Python or "
-                         "NumPy, which a compiled step would draw once for all steps; draw them "
-                         "by torch")
-
-
-def _recording_calls(function: Callable[..., Any], places: list[str]) -> Callable[..., Any]:
-    """Returns `function` with the lines of its calls appended to `places`, as `file:line: `."""
-    def called(*args, **kwargs):
-        frame = sys._getframe(1)
-        places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}: ")
-        return function(*args, **kwargs)
-    return called

@@ -4,6 +4,7 @@
 line; so are random numbers of other generators."""
 
 import inspect
+import math
 import random
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import nn
 
 import cleave.trace
 from cleave.trace import TraceError
-from eager_support import X, Y, Two, nothing_is_left  # noqa: F401
+from eager_support import X, Y, Two, compiled, eager, nothing_is_left, same  # noqa: F401
 
 
 def detach_in_place(m, x):
@@ -149,6 +150,45 @@ def test_the_line_that_draws_is_said(draw):
     with pytest.raises(TraceError, match=r"test_autograd_refused.py:\d+: the forward draws random numbers"):
         cleave.trace.trace(Two(lambda m, x: m.b(m.a(x)) * draw()), (X, Y), F.mse_loss)
     assert (random.uniform, np.random.normal) == own
+
+
+#: Numbers that are compared with a bound which they are always on one side of.
+DECIDED = {
+    "a layer left out with probability 0": lambda m, x: m.b(
+        x if random.uniform(0, 1) < 0.0 else m.a(x)),
+    "NumPy": lambda m, x: m.b(x if np.random.rand() < 0 else m.a(x)),
+    "by name": lambda m, x: m.b(m.a(x) if np.random.uniform(low=2, high=3) >= 1.5 else x),
+    "reversed": lambda m, x: m.b(x if 0.0 > random.random() else m.a(x)),
+    "always": lambda m, x: m.b(m.a(x) if np.random.random() <= 1.0 else x),
+}
+UNDECIDED = {
+    "a probability": lambda m, x: m.b(x if random.random() < 0.1 else m.a(x)),
+    "a bound": lambda m, x: m.b(x if random.uniform(0, 1) <= 0 else m.a(x)),
+    "a tensor": lambda m, x: m.b(m.a(x) * (random.random() < x)),
+    "a number": lambda m, x: m.b(m.a(x)) * torch.full((), random.random()),
+    "an argument": lambda m, x: m.b(F.dropout(m.a(x), np.random.rand())),
+    "a function of Python": lambda m, x: m.b(m.a(x)) * math.sqrt(random.random()),
+    "arithmetic": lambda m, x: m.b(x if 2 * random.random() - 3 > 0 else m.a(x)),
+    "a key": lambda m, x: m.b(m.a(x)) * {random.random(): 1.0}.get(0.5, 2.0),
+    "a truth": lambda m, x: m.b(m.a(x) if random.random() else x),
+    "many": lambda m, x: m.b(x if np.random.rand(3).max() < 0 else m.a(x)),
+    "of tensors": lambda m, x: m.b(x if random.uniform(0, x[0, 0]) < 0 else m.a(x)),
+}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_numbers_that_decide_nothing_are_not_drawn(name):
+    random.seed(3)
+    before = random.getstate()
+    same(compiled(Two(DECIDED[name])), eager(Two()))
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_numbers_that_decide_are_refused(name):
+    with pytest.raises(TraceError, match="random numbers of Python or NumPy") as caught:
+        cleave.trace.trace(Two(UNDECIDED[name]), (X, Y), F.mse_loss)
+    assert f"{__file__}:{UNDECIDED[name].__code__.co_firstlineno}" in str(caught.value)
 
 
 def share_data(m):
