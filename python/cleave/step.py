@@ -405,11 +405,12 @@ class Step(Reports, Checkpoints, CallInputs):
 
         Raises:
             TypeError: an input is left out on which the logits depend.
-            StepError: the model has no logits among its outputs.
+            StepError: the model has no logits among its outputs, or they cannot be traced.
         """
         traced = self._live.traced
         if "logits" not in traced.entries:
-            raise StepError("the model has no logits among its outputs")
+            raise StepError(f"the model's logits cannot be traced: {traced.no_logits}"
+                            if traced.no_logits else "the model has no logits among its outputs")
         given = self._given(inputs, named)
         left_out = [n for n in traced.logits_inputs if n not in given]
         if left_out:

@@ -17,7 +17,7 @@ from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
 from .converters.batch_norm import Groups
 from .entry import convert_entry
-from .errors import EagerError, TraceError
+from .errors import EagerError, TraceError, UnsupportedError
 from .export import Exported, export
 from .ir import Function
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
@@ -60,6 +60,8 @@ class TracedModel:
     batch_statistics: tuple[str, ...] = ()
     #: Why the model has no loss in evaluation mode; "" if it has one.
     unevaluated: str = ""
+    #: Why there is no entry for logits; empty if there is one, or if the model returns none.
+    no_logits: str = ""
     #: The inputs that the logits depend on.
     logits_inputs: tuple[str, ...] = ()
 
@@ -103,7 +105,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     evaluation mode is an entry `@evaluate` of its own if it differs from `@loss` by more than
     randomness: if there are such buffers, or the code asks for its mode (`self.training`). If it
     cannot be traced in that mode, the module has an attribute with the reason and no
-    `@evaluate`. The entry `@logits` is omitted if `logits` is false.
+    `@evaluate`. The entry `@logits` is omitted if `logits` is false, or if they cannot be traced.
 
     Batch normalisation has the statistics of the whole batch, or of each of `groups`.
 
@@ -171,8 +173,14 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     if unevaluated:
         warn("the model is trained, and cannot be evaluated, because its loss cannot be traced in "
              f"eval() mode: {unevaluated}")
+    no_logits = evaluation.no_logits
     if "logits" in evaluation.outputs:
-        functions.append(converted("logits", evaluation.exported, groups))
+        try:
+            functions.append(converted("logits", evaluation.exported, groups))
+        except (TraceError, UnsupportedError) as error:
+            no_logits = str(error)
+    if no_logits and no_logits != unevaluated:
+        warn(f"the model is trained, and has no `logits`, because they cannot be traced: {no_logits}")
     if not module.training and any(a.role == "rng" for a in functions[0].arguments):
         warn("the model is in eval() mode, but is trained with its dropout, as in train() mode; "
              "call model.train() to confirm this, or set the probability of its dropout to 0")
@@ -227,6 +235,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
         entries=tuple(f.name for f in functions), deterministic=deterministic,
         written=tuple(sorted(tensors.written)),
         batch_statistics=tuple(functions[0].batch_statistics), unevaluated=unevaluated,
+        no_logits=no_logits,
         logits_inputs=tuple(a.name for f in functions if f.name == "logits"
                             for a in f.arguments if a.role == "input"))
     return traced

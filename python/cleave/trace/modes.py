@@ -25,6 +25,8 @@ class Evaluated:
     exported: Exported | None
     #: Why there is no loss; empty if there is one.
     reason: str = ""
+    #: Why there are no logits; empty if there are, or if the model returns none.
+    no_logits: str = ""
 
     @property
     def outputs(self) -> list[str]:
@@ -33,18 +35,20 @@ class Evaluated:
 
 def evaluated(module: torch.nn.Module, call: Call, loss_fn: Callable[..., Any] | None,
               logits: bool, groups: Groups) -> Evaluated:
-    """Exports the model in evaluation mode. A model whose loss cannot be traced then may still
-    have logits. Raises StateError if it depends on state that an earlier forward computed."""
+    """Exports the model in evaluation mode. If its loss cannot be traced then, it may still have
+    logits, and the other way round. Raises StateError if it depends on state that an earlier forward
+    computed."""
     reason = ""
-    for want in (("loss", "logits"), ("logits",))[:1 + logits]:
+    for want in (("loss", "logits"), ("loss",), ("logits",)) if logits else (("loss",),):
         try:
-            found = export(module, call, loss_fn, want[:1 + logits], False, groups)
-            return Evaluated(found if found.outputs else None, reason)
+            found = export(module, call, loss_fn, want, False, groups)
+            return Evaluated(found if found.outputs else None, reason if "loss" not in want else "",
+                             reason if "logits" not in want else "")
         except StateError:
             raise
         except TraceError as error:
             reason = reason or str(error)
-    return Evaluated(None, reason)
+    return Evaluated(None, reason, reason if logits else "")
 
 
 def evaluation_entry(convert: Callable[[], Function], evaluation: Evaluated,

@@ -16,6 +16,11 @@ from .errors import EagerError, TraceError, UnsupportedError
 
 def loss_and_logits(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Returns the scalar loss and the logits in the output of a model, each None if absent."""
+    with torch._C.DisableTorchFunction():
+        return _found(output)
+
+
+def _found(output: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     if isinstance(output, torch.Tensor):
         return (output, None) if is_loss(output) else (None, output)
     if isinstance(output, Mapping):

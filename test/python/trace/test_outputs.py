@@ -81,6 +81,7 @@ NAMED = {
     "no conversion": (lambda l, g, a: {"loss": l, "a": torch.linalg.svdvals(g.detach()),
                                        "b": torch.poisson(g.exp())}, "'a', 'b'"),
     "detached": (lambda l, g, a: (l, l.detach()), "output 1"),
+    "selected": (lambda l, g, a: (l, g, g.masked_select(g > 0)), "output 2"),
 }
 #: Outputs of which nothing is dropped.
 WHOLE = {
@@ -124,6 +125,39 @@ def test_what_a_step_does_not_return_is_named(name):
 @pytest.mark.parametrize("name", WHOLE)
 def test_nothing_is_said_where_nothing_else_is_returned(name):
     assert said(Model(WHOLE[name]), (X, Y)) == []
+
+
+# Logits -------------------------------------------------------------------------------
+
+#: Outputs of which the first tensor, or what is named so, cannot be traced.
+NO_LOGITS = {
+    "selected": lambda l, g, a: (l, g.masked_select(g > 0)),
+    "by a mask": lambda l, g, a: (l, g[g > 0]),
+    "nonzero": lambda l, g, a: (l, (g > 0).nonzero().float()),
+    "no conversion": lambda l, g, a: (l, torch.digamma(g)),
+    "drawn": lambda l, g, a: {"loss": l, "logits": torch.poisson(g.exp())},
+}
+
+
+@pytest.mark.parametrize("name", NO_LOGITS)
+def test_logits_that_cannot_be_traced_are_left_out(name):
+    module = Model(NO_LOGITS[name])
+    with pytest.warns(UserWarning, match="(?s)has no `logits`, because they cannot be traced: .*"
+                      rf"{__file__}:{NO_LOGITS[name].__code__.co_firstlineno}: "):
+        step = cleave.compile(module, (X, Y), threads=1, optimizer=cleave.SGD(lr=0.1))
+    with pytest.raises(cleave.StepError, match="logits cannot be traced: "):
+        step.logits(X, Y)
+    trained = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        trained.zero_grad()
+        found = module(X, Y)
+        loss = found["loss"] if isinstance(found, dict) else found[0]
+        loss.backward()
+        trained.step()
+        assert float(step(X, Y)) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert float(step.evaluate(X, Y)) < float(loss.detach())
+    for key, value in module.state_dict().items():
+        torch.testing.assert_close(step.state_dict()[key], value, rtol=1e-4, atol=1e-6)
 
 
 # The argument of loss_fn --------------------------------------------------------------
