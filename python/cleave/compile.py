@@ -25,7 +25,7 @@ from .pipeline_options import (interlock_options, lossy_options, machine_options
 from .plan import AXIS, P, entries
 from .state import byte_count, check_text, flag, path_of, whole
 from .step import Step, log
-from .trainable import (asked_precision, check_statistics, check_trained, check_types,
+from .trainable import (Known, asked_precision, check_statistics, check_trained, check_types,
                         coupled_samples, other_types)
 
 
@@ -459,7 +459,7 @@ def compile(
     for name, value in {"mesh": axes, "plan": recipes, **pipeline, **interlock}.items():
         check_text(name, value)
     examples, arrange = flatten(example_inputs)
-    warned = []
+    warned, known = [], []
     modes = {part: part.training for part in model.modules()}
 
     def build(inputs, later=False):
@@ -482,11 +482,14 @@ def compile(
         if batch_statistics != "batch":
             ranks = _sample_parts(axes, recipes) if batch_statistics == "rank" else 1
             groups = Groups(1 if each else parts, ranks)
+        if known:
+            known[-1].check(model)
         with warnings.catch_warnings():
             # The remarks have been given for the batch of the first shape.
             if warned:
                 warnings.simplefilter("ignore")
             traced = trace(model, arrange(inputs), loss_fn=loss_fn, groups=groups, policy=policy)
+        known[:] = [Known(model)]
         if precision is None:
             precision = asked_precision(traced)
             _check_precision(precision, residual, activation_reduction, merge_products,

@@ -20,7 +20,7 @@ from .call_inputs import CallInputs, shape_key
 from .checkpoint import Checkpoints
 from .forks import alone
 from .masters import choose_masters, masters
-from .messages import close_names
+from .messages import close_names, some_names
 from .processes import agree_on_values
 from .program import Program
 from .reports import Reports
@@ -195,6 +195,7 @@ class Step(Reports, Checkpoints, CallInputs):
         if program is self._live:
             return program
         program.open()
+        self._check_state(program)
         program.session.follow(self._live.session)
         # What is sharded otherwise is given whole.
         for name in program.session.take_state(self._live.session):
@@ -210,6 +211,23 @@ class Step(Reports, Checkpoints, CallInputs):
         old, self._live = self._live, program
         old.close()
         return program
+
+    def _check_state(self, program):
+        """Raises CompileError, and closes the program, if the optimizer's state would be lost on
+        the way to it."""
+        lost = [name for name, facts in self._live.tensors.items() if facts["role"] == "state"
+                and (name not in program.tensors
+                     or program.tensors[name]["shape"] != facts["shape"])]
+        if lost:
+            from . import _cleave
+
+            program.close()
+            raise _cleave.CompileError(
+                "for a batch of this shape the model does not train all parameters: the state "
+                f"{some_names(lost)} has no place in its program, and would be lost. A step trains "
+                "the same parameters for each shape: let the model read them in each, as by a "
+                "factor of 0, or compile a step for each shape, and move the state by state_dict "
+                "and training_state")
 
     def _framework_view(self, name):
         """A copy of a parameter or buffer, in the framework's shape."""

@@ -1,6 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Whether a step can train a model: what its parameters and statistics need."""
+"""Whether a step can train a model: what its parameters and statistics need, and that it is still
+the model that was compiled."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import re
 
 import torch
 
-from .messages import some_names
+from .messages import some_names, warn
 from .state import wide_type
 
 
@@ -89,6 +90,57 @@ def coupled_samples(message: str, parts: int, deterministic) -> str:
             "for one of them reads others, as similarities of all pairs do, or a softmax, an order "
             f"or a statistic over the samples. {how} without the samples of the others: {then}. "
             "(An input with as many rows as the batch has samples counts as one of samples)")
+
+
+class Known:
+    """A model as it was traced, of which a batch of another shape makes a further trace."""
+
+    def __init__(self, model):
+        self._parameters = {name: (list(p.shape), p.requires_grad)
+                            for name, p in model.named_parameters()}
+        self._facts = _facts(model)
+
+    def check(self, model) -> None:
+        """Raises ValueError if parameters are other ones, which a step cannot follow; warns of what
+        else has changed."""
+        now = {name: (list(p.shape), p.requires_grad) for name, p in model.named_parameters()}
+        for name in [*self._parameters, *now]:
+            was, own = self._parameters.get(name), now.get(name)
+            if was != own:
+                raise ValueError(
+                    f"the model was changed since it was compiled: its parameter {name} is "
+                    f"{_parameter(own)}, and was {_parameter(was)}. A batch of another shape traces "
+                    "it again, and the programs of a step train the same parameters: change it "
+                    "back, or compile it again and go on by state_dict and training_state")
+        facts = _facts(model)
+        if changed := [name for name in facts | self._facts
+                       if facts.get(name) != self._facts.get(name)]:
+            warn(f"the model was changed since it was compiled: {some_names(changed)}. A batch of "
+                 "another shape traces it as it is now; programs that were compiled before stay as "
+                 "they are")
+
+
+def _parameter(facts) -> str:
+    if facts is None:
+        return "not there"
+    shape, trained = facts
+    return f"{'trained' if trained else 'frozen'} {shape}"
+
+
+def _facts(model) -> dict:
+    """What a forward may read of a model beside tensors, by name: numbers and text in public
+    attributes, classes and the number of hooks."""
+    found = {}
+    for name, part in model.named_modules():
+        place = f"{name}." if name else ""
+        found[f"the class of {name or 'the model'}"] = type(part)
+        found[f"the hooks of {name or 'the model'}"] = (len(part._forward_hooks),
+                                                        len(part._forward_pre_hooks))
+        for key, value in vars(part).items():
+            if key[0] != "_" and key != "training" and (
+                    value is None or type(value) in (bool, int, float, str)):
+                found[place + key] = repr(value)
+    return found
 
 
 def other_types(model) -> str:
