@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .state import not_dense, wide_type
 
@@ -42,8 +43,12 @@ class CallInputs:
             raise TypeError(f"input '{name}' is not a tensor: {error}") from None
         if kind := not_dense(value):
             raise TypeError(f"input '{name}' {kind}")
-        if value.is_meta or not value.numel():
-            what = "is on the meta device" if value.is_meta else "has no elements"
+        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise TypeError(f"input '{name}' is one of torch.func (vmap, grad), which does not "
+                            "follow what a step computes")
+        if isinstance(value, FakeTensor) or value.is_meta or not value.numel():
+            what = ("is a FakeTensor, which has no values" if isinstance(value, FakeTensor) else
+                    "is on the meta device" if value.is_meta else "has no elements")
             raise ValueError(f"input '{name}' {what}")
         wanted = self._live.traced.input_types[name][1]
         if not torch.can_cast(value.dtype, wanted):

@@ -456,7 +456,7 @@ def compile(
     if "pp" not in axes:
         remark_pipeline(pipeline, interlock)
     recipes = entries(plan, model)
-    for name, value in {"mesh": axes, "plan": recipes, **pipeline, **interlock}.items():
+    for name, value in {"mesh": axes, "plan": recipes, **lossy, **pipeline, **interlock}.items():
         check_text(name, value)
     examples, arrange = flatten(example_inputs)
     warned, known = [], []
@@ -660,7 +660,7 @@ def _axes(mesh) -> dict[str, int]:
         raise TypeError(f"mesh is {type(mesh).__name__}, not a dict of axes and sizes")
     for axis in mesh:
         if not isinstance(axis, str) or not AXIS.fullmatch(axis):
-            raise ValueError(f"{axis!r} is not the name of an axis")
+            raise ValueError(f"mesh has {axis!r}, which is not the name of an axis")
     return {
         axis: whole(f'the size of axis "{axis}"', size, 1)
         for axis, size in mesh.items()

@@ -112,6 +112,16 @@ def test_negative_views(step):
     assert torch.equal(compiled(model).state_dict()["shift"], -X)
 
 
+def test_tensors_without_values(step):
+    fake = torch._subclasses.FakeTensorMode().from_tensor(X)
+    for call in (lambda x: step(x, Y), lambda x: step.evaluate(x, Y), step.logits):
+        with pytest.raises(ValueError, match="input 'x' is a FakeTensor, which has no values"):
+            call(fake)
+        for transform in (torch.func.vmap, torch.func.grad):
+            with pytest.raises(TypeError, match="input 'x' is one of torch.func"):
+                transform(lambda x: call(x))(X[None] if transform is torch.func.vmap else X)
+
+
 def test_other_devices():
     """torch says that devices differ; which tensors are where is added."""
     with pytest.raises(TraceError, match="'layer.weight' and 'layer.bias' are on cpu; 'shift' is "

@@ -1,0 +1,41 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Each argument of `cleave.compile`, of its signature, with values that none takes: an error that
+names it. Nothing is accepted and ignored."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cleave
+from cleave.trace import TraceError
+
+X, Y = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+#: But for what is trained, which other tests give.
+NAMES = [name for name in inspect.signature(cleave.compile).parameters
+         if name not in ("model", "example_inputs", "loss_fn")]
+#: What no argument takes, and numbers that are out of the range of all.
+VALUES = {
+    "object": object(), "bytes": b"x", "complex": 1j, "set": {1}, "function": lambda: 0,
+    "module": nn.Linear(2, 2), "nested": [[None]], "of none": {None: None}, "nan": float("nan"),
+    "infinite": float("inf"), "negative": -(2 ** 70), "large": 2 ** 70, "nothing": "no such thing",
+    "surrogate": "\udc80", "zero": "a\0b",
+}
+#: Folders may have any name.
+TAKEN = {("offload_dir", "nothing"), ("offload_dir", "surrogate")}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_values(name, value):
+    model = nn.Linear(4, 4)
+    if (name, value) in TAKEN:
+        return
+    with pytest.raises((TypeError, ValueError, OSError, TraceError, cleave.CompileError)) as caught:
+        cleave.compile(model, (X, Y), F.cross_entropy, **{name: VALUES[value]})
+    text = str(caught.value)
+    named = {"prune": "pruning '"}.get(name, "no such thing")
+    assert name in text or named in text, text
