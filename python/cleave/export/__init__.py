@@ -188,11 +188,11 @@ def read_export(path: str | os.PathLike) -> dict[str, torch.Tensor]:
     `state_dict`; what is stored in 8 bits is float32."""
     try:
         tensors, metadata = read_tensors(path_of("path", path))
-    except ValueError as error:
+        if _FORMS in metadata:
+            return _decode(tensors, json.loads(metadata[_FORMS]), json.loads(metadata[_ALIASES]))
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    if _FORMS not in metadata:
-        raise ValueError(f"{path}: is not written by cleave.export")
-    return _decode(tensors, json.loads(metadata[_FORMS]), json.loads(metadata[_ALIASES]))
+    raise ValueError(f"{path}: is not written by cleave.export")
 
 
 def _weights(step) -> dict[str, list[int]]:

@@ -12,6 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from cleave.export import read_export
 from cleave.tensor_file import read_tensors
 from proofs import ALL
 
@@ -55,6 +56,19 @@ def test_headers(whole, tmp_path):
     for header in HEADERS:
         path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(100))
         assert not compare(path)
+
+
+@pytest.mark.parametrize("forms", [
+    "{", "[]", "3", '{"a": 3}', '{"a": {"form": "2:4"}}', '{"a": {"form": "mask", "shape": [9]}}',
+    '{"a": {"form": "int8"}}', '{"none": {"form": "int8", "inputs": [0]}}',
+])
+def test_damaged_exports(tmp_path, forms):
+    path = tmp_path / "file.safetensors"
+    for aliases in ({"cleave.aliases": "{}"}, {"cleave.aliases": "["}, {}):
+        safetensors.torch.save_file({"a": torch.randn(3, 4)}, path,
+                                    metadata={"cleave.forms": forms, **aliases})
+        with pytest.raises(ValueError, match="file.safetensors is damaged"):
+            read_export(path)
 
 
 def test_drawn_damage(whole, tmp_path):
