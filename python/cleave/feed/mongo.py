@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from .source import FeedError, Source, driver
+from .source import FeedError, Source, check_key, driver
 
 
 class Mongo(Source):
@@ -30,7 +30,7 @@ class Mongo(Source):
                             "of stages")
         self.name = f"mongodb {collection.full_name}"
         self.query = json_util.dumps(query)
-        self.key = key
+        self.key = check_key(key)
         self._collection = collection
         self._stages = [{"$match": query}] if isinstance(query, Mapping) else list(query)
 

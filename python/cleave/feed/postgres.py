@@ -38,16 +38,24 @@ class Postgres(SQL):
         connection.read_only = True
         return connection
 
-    def _rows(self, text, given):
+    def _fetched(self, connection, text, given):
         psycopg = driver("psycopg", "postgres")
-        connection = self._connected()
         try:
             with connection.transaction(), connection.cursor() as cursor:
-                return cursor.execute(text, given).fetchall()
-        except psycopg.Error as error:
+                cursor.execute(text, given)
+                _check_columns([column.name for column in cursor.description])
+                return cursor.fetchall()
+        except (psycopg.Error, UnicodeError) as error:
             if connection.closed:
                 self._connection = None  # The next page connects again.
             raise FeedError(one_line(error)) from error
+
+
+def _check_columns(names):
+    """A row is a dict of its columns, and has one of each name."""
+    for name in names:
+        if names.count(name) > 1:
+            raise FeedError(f"the query has two columns named '{name}'; AS renames one")
 
 
 def connect(server: str):

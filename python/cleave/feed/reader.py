@@ -62,6 +62,11 @@ class Feed:
                                  ("epochs", 1 if epochs is None else epochs, 1),
                                  ("ranks", ranks, 1), ("rank", rank, 0), ("page", page, 1)):
             _check(name, value, low)
+        for name, value in (("clean", clean), ("transform", transform)):
+            if value is not None and not callable(value):
+                raise TypeError(f"{name} is {type(value).__name__}, not a function")
+        if not isinstance(drop_last, bool):
+            raise TypeError(f"drop_last is {drop_last!r}; it must be True or False")
         if batch % ranks:
             raise ValueError(f"batch is {batch}, which is not divisible by {ranks} ranks")
         if rank >= ranks:
@@ -91,6 +96,8 @@ class Feed:
     @position.setter
     def position(self, value: int) -> None:
         _check("position", value, 0)
+        if value >> _ROW_BITS > _CHECKS:
+            raise ValueError(f"position is {value}, which is none that a feed has had")
         self._check, self._used = divmod(value, 1 << _ROW_BITS)
 
     @property
@@ -148,7 +155,8 @@ class Feed:
     def _rows(self):
         """Cleaned rows from the position on, None for those that are left out, each with the
         position behind it."""
-        epoch, at = divmod(self._used, self._known_count()) if self._used else (0, 0)
+        epoch, at = (divmod(self._used, self._known_count()) if self._used or self._check
+                     else (0, 0))
         if self._check and self._check != _check_of(self._count):
             raise FeedError(
                 f"{self.source.name}: the query has {self._count} rows, and had more or fewer when "

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Iterable, Mapping
+import threading
+from typing import Any, Iterable, Mapping, Sequence
 
 
 class FeedError(RuntimeError):
@@ -20,6 +21,15 @@ def driver(module: str, extra: str):
     except ImportError:
         raise FeedError(f"the package '{module}' is not installed: pip install 'cleave[{extra}]'"
                         ) from None
+
+
+def check_key(key: Any) -> str:
+    """The name of a column. Raises TypeError or ValueError for anything else."""
+    if not isinstance(key, str):
+        raise TypeError(f"key is {key!r}; it must be the name of a column")
+    if not key or "\0" in key:
+        raise ValueError(f"key is {key!r}, which is not the name of a column")
+    return key
 
 
 class Source:
@@ -51,18 +61,20 @@ class Source:
 
 class SQL(Source):
     """A source whose query is a SELECT. A subclass opens a connection (`_connect`), runs a
-    statement (`_rows`), and says how parameters are marked: `_mark`, and `_named` by name."""
+    statement (`_fetched`), and says how parameters are marked: `_mark`, and `_named` by name."""
 
     def __init__(self, name, query, key, parameters):
         if not isinstance(query, str) or not query.strip().rstrip(";"):
             raise ValueError(f"query is {query!r}; it must be a SELECT")
+        if isinstance(parameters, (str, bytes)) or not isinstance(parameters, (Sequence, Mapping)):
+            raise TypeError(f"parameters is {type(parameters).__name__}, not a sequence of values, "
+                            "or a dict of them by name")
         self.name = name
-        self.key = key
+        self.key = check_key(key)
         self._text = query.strip().rstrip(";")
         self._parameters = parameters
         self.query = f"{self._text} with {parameters!r}" if parameters else self._text
-        self._connection = None
-        self._process = os.getpid()
+        self._begin()
 
     def page(self, after, skip, limit):
         key = 'q."' + self.key.replace('"', '""') + '"'
@@ -83,12 +95,23 @@ class SQL(Source):
             return self._named.format("cleave_after"), {**self._parameters, "cleave_after": value}
         return self._mark, (*self._parameters, value)
 
-    def _connected(self):
-        """The connection of this process, opened at its first use."""
-        if self._connection is None or self._process != os.getpid():
-            self._process = os.getpid()
-            self._connection = self._connect()
-        return self._connection
+    def _begin(self):
+        """A connection is used by one process, and by one thread at a time (`_turn`)."""
+        self._connection, self._process, self._turn = None, os.getpid(), threading.Lock()
+
+    def _rows(self, text, given):
+        """The rows of a statement. Raises FeedError."""
+        if self._process != os.getpid():
+            self._begin()
+        with self._turn:
+            if self._connection is None:
+                self._connection = self._connect()
+            return self._fetched(self._connection, text, given)
 
     def __getstate__(self):
-        return {**self.__dict__, "_connection": None}
+        return {name: value for name, value in self.__dict__.items()
+                if name not in ("_connection", "_process", "_turn")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._begin()

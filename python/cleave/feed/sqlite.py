@@ -38,8 +38,9 @@ class SQLite(SQL):
         connection.row_factory = sqlite3.Row
         return connection
 
-    def _rows(self, text, given):
+    def _fetched(self, connection, text, given):
         try:
-            return self._connected().execute(text, given).fetchall()
-        except sqlite3.Error as error:
+            return connection.execute(text, given).fetchall()
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
+            # The last two: a parameter of more than 64 bits, a query that is not UTF-8.
             raise FeedError(str(error)) from error

@@ -82,11 +82,16 @@ class Store:
             FileNotFoundError: there is no checkpoint in the folder.
             StepError: its values are not finite.
         """
+        _check_text(query=query, parent=parent)
         if isinstance(model, (str, os.PathLike)):
             return self._add(os.fspath(model), query, parent)
         # PyTorch is loaded where a model is.
+        import cleave
         from ..processes import lead
 
+        if not isinstance(model, cleave.Step):
+            raise TypeError(f"model is {type(model).__name__}, not a compiled step or the folder of "
+                            "a checkpoint")
         processes = model._processes
         parent = self._parents.get(model) if parent is None else parent
         with _removed() as folders:
@@ -151,6 +156,9 @@ class Store:
     def find(self, *, query: str | None = None, parent: str | None = None,
              step: int | None = None) -> list[Record]:
         """All models, or those of a query, a parent or a step; oldest first."""
+        _check_text(query=query, parent=parent)
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
+            raise TypeError(f"step is {step!r}; it must be an integer")
         wanted = {"query": query, "parent": parent, "step": step}
         return [record for record in map(_record, self._tables.all())
                 if all(value is None or getattr(record, name) == value
@@ -227,6 +235,13 @@ class Store:
         if whole.hexdigest() != record.hash:
             raise FeedError(f"{self._tables.name}: the record of the model {record.hash[:12]} is "
                             "damaged: the hash of its files is another one")
+
+
+def _check_text(**given):
+    """Raises TypeError for what is neither text nor left out."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}; it must be text")
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import threading
 from typing import Iterable, Iterator
 
 from .postgres import connect, database_name, one_line
@@ -27,6 +28,9 @@ def open_tables(where):
     if isinstance(where, str) and re.match(r"postgres(ql)?://|(.*\s)?(dbname|host|service)\s*=", where):
         return PostgresTables(where)
     if isinstance(where, (str, os.PathLike)):
+        if os.fspath(where) in ("", ":memory:"):
+            raise ValueError(f"where is {os.fspath(where)!r}: SQLite would keep no file, and lose "
+                             "what is stored; name a file")
         return SQLiteTables(os.fspath(where))
     if hasattr(where, "list_collection_names"):
         return MongoTables(where)
@@ -117,7 +121,7 @@ class PostgresTables(SQLTables):
     def __init__(self, server: str):
         self.name = database_name(server)
         self._server = server
-        self._connection = None
+        self._connection, self._process, self._turn = None, os.getpid(), threading.Lock()
 
     def _make(self, cursor):
         # Of two that make a table at once the server refuses one, also with IF NOT EXISTS. Who
@@ -130,13 +134,18 @@ class PostgresTables(SQLTables):
 
     def _run(self, work):
         psycopg = driver("psycopg", "postgres")
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self._server)
-        try:
-            with self._connection.transaction(), self._connection.cursor() as cursor:
-                return work(cursor)
-        except psycopg.Error as error:
-            raise FeedError(f"{self.name}: {one_line(error)}") from error
+        if self._process != os.getpid():
+            # A connection is used by the process that opened it, not by one that it has forked.
+            self._connection, self._process, self._turn = None, os.getpid(), threading.Lock()
+        # Threads take turns: a transaction within another one is a part of it.
+        with self._turn:
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._server)
+            try:
+                with self._connection.transaction(), self._connection.cursor() as cursor:
+                    return work(cursor)
+            except psycopg.Error as error:
+                raise FeedError(f"{self.name}: {one_line(error)}") from error
 
 
 class MongoTables:

@@ -207,6 +207,55 @@ def test_samples_that_are_none(databases, settings, message):  # noqa: F811
     assert feed.position in (0, 20)
 
 
+@pytest.mark.parametrize("used", [0, 7])
+def test_a_position_of_other_rows(databases, used):  # noqa: F811
+    """The check of the number of rows counts, also where no row was used."""
+    databases.fill("sqlite", ROWS)
+    feed = Feed(databases.source("sqlite"), batch=10, epochs=1)
+    feed.position = 3 << 44 | used
+    with pytest.raises(FeedError, match=f"had more or fewer .* row {used} since the start"):
+        list(feed)
+
+
+@pytest.mark.parametrize("query, parameters, message", [
+    ("SELECT id, x FROM rows WHERE id < ?", (2 ** 70,), "too large"),
+    ("SELECT id, '\udc80' AS x FROM rows", (), "surrogates not allowed"),
+    ("SELECT id, x FROM rows WHERE id < ?", ([],), "not supported"),
+])
+def test_what_sqlite_does_not_take(databases, query, parameters, message):  # noqa: F811
+    databases.fill("sqlite", ROWS)
+    with pytest.raises(FeedError, match=f"the query failed after 0 rows of epoch 0: .*{message}"):
+        list(Feed(databases.source("sqlite", query, parameters=parameters), batch=1))
+
+
+def test_threads_of_one_source(databases):  # noqa: F811
+    """Two feeds of one source take turns at its connection."""
+    databases.fill("postgres", ROWS)
+    source, found, failed = databases.source("postgres"), [], []
+
+    def work():
+        try:
+            for _ in range(5):
+                found.append(sum(ids(Feed(source, batch=5, transform=key, epochs=1, page=3)), []))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not failed and found == [IDS] * 20
+
+
+def test_columns_of_one_name(databases):  # noqa: F811
+    """No column takes the place of another one."""
+    databases.fill("postgres", ROWS)
+    with pytest.raises(FeedError, match="the query has two columns named 'x'; AS renames one"):
+        list(Feed(databases.source("postgres", "SELECT id, x, id AS x FROM rows"), batch=1))
+
+
 def test_a_sample_of_no_columns(databases):  # noqa: F811
     databases.fill("sqlite", ROWS)
     with pytest.raises(FeedError, match="row id=1: the sample is empty"):
@@ -232,6 +281,9 @@ def test_a_position_behind_the_end(databases):  # noqa: F811
     (dict(batch=4, epochs=0), ValueError, "epochs is 0; it must be at least 1"),
     (dict(batch=4, shuffle=-1), ValueError, "shuffle is -1; it must be at least 0"),
     (dict(batch=4, page=0), ValueError, "page is 0; it must be at least 1"),
+    (dict(batch=4, drop_last="no"), TypeError, "drop_last is 'no'; it must be True or False"),
+    (dict(batch=4, clean=3), TypeError, "clean is int, not a function"),
+    (dict(batch=4, transform="x"), TypeError, "transform is str, not a function"),
 ])
 def test_bad_arguments(settings, error, message):
     with pytest.raises(error, match=message):
@@ -244,9 +296,17 @@ def test_other_bad_arguments():
     for query in ("", " ; ", None):
         with pytest.raises(ValueError, match="it must be a SELECT"):
             SQLite("rows.db", query)
+    for given in (None, 3, "5", iter([5])):
+        with pytest.raises(TypeError, match="parameters is .*, not a sequence of values"):
+            SQLite("rows.db", "SELECT 1 AS id", parameters=given)
+    for name, error in ((3, TypeError), (None, TypeError), ("", ValueError), ("a\0b", ValueError)):
+        with pytest.raises(error, match=r"key is .* the name of a column"):
+            SQLite("rows.db", "SELECT 1 AS id", key=name)
     feed = Feed(SQLite("rows.db", "SELECT 1 AS id"), batch=1)
     with pytest.raises(ValueError, match="position is -1; it must be at least 0"):
         feed.position = -1
+    with pytest.raises(ValueError, match="position is 9223372036854775808, which is none"):
+        feed.position = 2 ** 63
     needs("pymongo")
     with pytest.raises(TypeError, match="query is str, not a dict of conditions or a list"):
         Mongo(needs("mongomock").MongoClient()["a"]["b"], "x < 9")

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -311,9 +312,22 @@ def test_bad_places(tmp_path, databases):  # noqa: F811
         Store(f"postgresql://someone@/base?host={tmp_path}")
     with pytest.raises(FeedError, match="cannot connect"):
         Store(f"dbname=base host={tmp_path}")
+    for nowhere in ("", ":memory:"):
+        with pytest.raises(ValueError, match="SQLite would keep no file"):
+            Store(nowhere)
     store = Store(tmp_path / "models.db")
     with pytest.raises(FileNotFoundError, match="no checkpoint here"):
         store.save(tmp_path)
+    for wrong in (3, None, object()):
+        with pytest.raises(TypeError, match="model is .*, not a compiled step or the folder"):
+            store.save(wrong)
+    for wrong in (dict(query=3), dict(parent=b"ab")):
+        with pytest.raises(TypeError, match="it must be text"):
+            store.save(tmp_path, **wrong)
+        with pytest.raises(TypeError, match="it must be text"):
+            store.find(**wrong)
+    with pytest.raises(TypeError, match="step is '3'; it must be an integer"):
+        store.find(step="3")
     with pytest.raises(FeedError, match="no models"):
         store.fetch("ab", tmp_path / "none")
 
@@ -339,6 +353,56 @@ def test_two_processes_store_the_same(databases, step):  # noqa: F811
     server_place = databases.server().address
     one, other = Store(server_place), Store(server_place)
     assert one.save(step) == other.save(step) and len(one.find()) == len(other.find())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_take_turns(databases, kind, small_parts, tmp_path):  # noqa: F811
+    """Each model of several threads over one store is there in whole."""
+    store, failed = Store(where_of(databases, kind)), []
+
+    def work(number):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            (folder / name).write_bytes(f"{number} {name} ".encode() * 2000)
+        (folder / "training.json").write_text(json.dumps({"step": number}))
+        try:
+            name = store.save(folder, query="threads")
+            store.fetch(name, folder / "fetched")
+            assert name in [found.hash for found in store.find(query="threads")]
+            for path in folder.glob("*.*"):
+                assert (folder / "fetched" / path.name).read_bytes() == path.read_bytes()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not failed
+    assert sorted(found.step for found in store.find(query="threads")) == [0, 1, 2, 3]
+
+
+def test_a_store_after_a_fork(databases):  # noqa: F811
+    """Each process has a connection of its own."""
+    store = Store(databases.server().address)
+
+    def backend():
+        return store._tables._run(
+            lambda cursor: cursor.execute("SELECT pg_backend_pid()").fetchone()[0])
+
+    own = backend()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os._exit(backend() == own)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend() == own
 
 
 @pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
