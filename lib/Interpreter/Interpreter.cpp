@@ -10,6 +10,7 @@
 #include "ProgramRunner.h"
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "mlir/IR/SymbolTable.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
@@ -100,8 +101,9 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
       input = &known.emplace(elementsOf(value));
   if (!input)
     return emitError(loc) << "no input is named '" << name
-                          << "', which argument " << i << " of '"
-                          << function.getName() << "' needs (" << type << ")";
+                          << "': " << graph::nameArgument(function, i)
+                          << " of '" << function.getName() << "' needs it ("
+                          << type << ")";
   auto valid =
       function.getArgAttrOfType<DenseI64ArrayAttr>(i, graph::kValidShapeAttr);
   RankedTensorType padded = type;
@@ -113,13 +115,15 @@ static FailureOr<TensorRef> bindInput(FunctionOpInterface function, unsigned i,
     auto framework = function.getArgAttrOfType<DenseI64ArrayAttr>(
         i, graph::kFrameworkShapeAttr);
     if (!framework || framework.asArrayRef() != ArrayRef<int64_t>(input->shape))
-      return emitError(loc) << "input '" << name << "' has type "
-                            << input->type() << ", but argument " << i
-                            << " of '" << function.getName() << "' is " << type;
+      return emitError(loc)
+             << "input '" << name << "' has type " << input->type() << ", but "
+             << graph::nameArgument(function, i) << " of '"
+             << function.getName() << "' is " << type;
   }
   if (input->isFloat() != tensor.isFloat())
     return emitError(loc) << "input '" << name << "' has elements of type "
-                          << input->element << ", but argument " << i << " of '"
+                          << input->element << ", but "
+                          << graph::nameArgument(function, i) << " of '"
                           << function.getName() << "' is " << type;
   tensor.floats = input->floats;
   tensor.ints = input->ints;
@@ -188,8 +192,8 @@ runShards(FunctionOpInterface function, const spmd::Mesh &mesh,
     auto global =
         function.getResultAttrOfType<TypeAttr>(i, spmd::kGlobalTypeAttr);
     if (!sharding || !global)
-      return function.emitError("result ")
-             << i << " has no '" << spmd::kShardingAttr << "' and '"
+      return graph::emitResultError(function, i)
+             << " has no '" << spmd::kShardingAttr << "' and '"
              << spmd::kGlobalTypeAttr << "', though others have";
     SmallVector<const RefTensor *> parts;
     for (const std::vector<TensorRef> &own : *outputs)
@@ -198,9 +202,9 @@ runShards(FunctionOpInterface function, const spmd::Mesh &mesh,
         joinShards(mesh, sharding.getSharding(),
                    cast<RankedTensorType>(global.getValue()).getShape(), parts);
     if (!whole)
-      return function.emitError("ranks disagree on result ")
-             << i << ", '" << resultName(function, i)
-             << "': a partial value left the function";
+      return function.emitError("ranks disagree on ")
+             << graph::nameResult(function, i)
+             << ": a partial value left the function";
     results.push_back(std::make_shared<RefTensor>(std::move(*whole)));
   }
   return results;

@@ -8,6 +8,7 @@
 #include "ProgramRunner.h"
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Scheduling/Schedule.h"
 #include <limits>
 #include <map>
@@ -197,8 +198,9 @@ FailureOr<TensorRef> ProgramRunner::joinResult(unsigned i,
                        tensors);
   }
   if (!whole)
-    return program.emitOpError("ranks disagree on result ")
-           << i << ": a partial value left the program";
+    return program.emitError("ranks disagree on ")
+           << graph::nameResult(program, i)
+           << ": a partial value left the program";
   return TensorRef(std::make_shared<RefTensor>(std::move(*whole)));
 }
 
@@ -305,8 +307,9 @@ FailureOr<Shares> ProgramRunner::operandOf(InvokeOp invoke, unsigned i,
     if (invoke.getOnce() || it == runs.end() ||
         it->second[action.microBatch].empty())
       return invoke.emitOpError("action ")
-             << action.str() << " reads operand " << i << ", saved by part '"
-             << producer.getPart()
+             << action.str() << " reads "
+             << graph::nameOperand(invoke->getOpOperand(i))
+             << ", saved by part '" << producer.getPart()
              << "', before that has run for the micro-batch";
     return it->second[action.microBatch];
   }
@@ -376,8 +379,9 @@ LogicalResult ProgramRunner::runAction(const Action &action) {
     for (auto [own, share] : llvm::zip_equal(operands, *operand)) {
       if (share->type() !=
           RankedTensorType::get(type.getShape(), type.getElementType()))
-        return invoke.emitOpError("operand ")
-               << i << " is " << share->type() << " for action " << action.str()
+        return invoke.emitOpError()
+               << graph::nameOperand(invoke->getOpOperand(i)) << " is "
+               << share->type() << " for action " << action.str()
                << ", but its part takes " << type;
       own.push_back(share);
     }

@@ -8,6 +8,8 @@
 #include "PartForms.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -40,7 +42,7 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
     if (auto name = program.getArgAttrOfType<StringAttr>(
             argument.getArgNumber(), graph::kNameAttr))
       arguments[name] = argument;
-  llvm::StringMap<unsigned> updated;
+  llvm::StringSet<> updated;
   /// The memory that results of a part take.
   struct Link {
     unsigned result, position;
@@ -56,20 +58,18 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
       continue;
     BlockArgument argument = arguments.lookup(name);
     if (!argument)
-      return program.emitOpError("result ")
-             << i << " updates '" << name.getValue()
-             << "', which is not the name of an argument";
-    if (auto [it, first] = updated.try_emplace(name, i); !first)
-      return program.emitOpError("results ")
-             << it->second << " and " << i << " both update '"
-             << name.getValue() << "'";
+      return program.emitOpError("a result updates '")
+             << name.getValue() << "', which is not the name of an argument";
+    if (!updated.insert(name).second)
+      return program.emitOpError("several results update ")
+             << graph::nameArgument(argument);
     if (value == argument)
       continue;
     auto run = value.getDefiningOp<RunOp>();
     if (!run || value.getType() != argument.getType())
-      return program.emitOpError("result ")
-             << i << " cannot take the memory of argument '" << name.getValue()
-             << "': it is not the whole result of one action";
+      return graph::emitResultError(program, i)
+             << " cannot take the memory of the old: it is not the whole "
+                "result of one action";
     unsigned index = cast<OpResult>(value).getResultNumber();
     std::tie(run, index) = firstOfSum(run, index, symbols);
     auto part = symbols.lookup<func::FuncOp>(run.getCallee());
@@ -89,9 +89,9 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
       if (llvm::count_if(body.getOps<RunOp>(), [&](RunOp other) {
             return other.getCallee() == run.getCallee();
           }) != 1)
-        return program.emitOpError("result ")
-               << i << " cannot take the memory of argument '"
-               << name.getValue() << "': its part runs several times";
+        return graph::emitResultError(program, i)
+               << " cannot take the memory of the old: its part runs several "
+                  "times";
       if (failed(part.insertArgument(position, argument.getType(),
                                      DictionaryAttr::get(part.getContext()),
                                      run.getLoc())))
@@ -100,10 +100,9 @@ LogicalResult cleave::exec::linkUpdates(ProgramOp program,
     }
     for (const Link &other : links[part])
       if (other.result == index && other.position != position)
-        return program.emitOpError("result ")
-               << i << " cannot take the memory of argument '"
-               << name.getValue() << "': another result that is the same value "
-               << "takes that of another argument";
+        return graph::emitResultError(program, i)
+               << " cannot take the memory of the old: another result that is "
+                  "the same value takes that of another argument";
     auto role = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
                                                      graph::kRoleAttr);
     links[part].push_back({index, position, role && role == "gradient"});

@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -371,8 +372,8 @@ LogicalResult Unroller::planVersions(ArrayRef<scheduling::Action> actions) {
   for (auto [argument, maker] : pipe::versionedArguments(source))
     if (isHere(cast<pipe::InvokeOp>(maker.getOwner())) &&
         values[argument].empty())
-      return maker.getOwner()->emitOpError("gives a version of argument ")
-             << argument.getArgNumber()
+      return maker.getOwner()->emitOpError("gives a version of ")
+             << graph::nameArgument(argument)
              << ", which no part at its position reads: let it update what is "
                 "there";
   std::map<std::pair<StringRef, int64_t>, pipe::InvokeOp> invokes;

@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Runtime/Core/Rows.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
@@ -176,8 +177,7 @@ FailureOr<int32_t> Translator::addArgument(ProgramOp entry,
   if (failed(dtype))
     return failure();
   if (!role || !offset)
-    return entry.emitOpError("argument ")
-           << i
+    return graph::emitArgumentError(entry, i)
            << (role ? " has no offset in the arena" : " has no graph.role");
   runtime::Tensor tensor;
   tensor.name = text(attr(graph::kNameAttr));
@@ -222,8 +222,8 @@ FailureOr<int32_t> Translator::addOutput(ProgramOp entry, unsigned index) {
   if (failed(dtype))
     return failure();
   if (!offset)
-    return entry.emitOpError("result ")
-           << index << " has no offset in the arena";
+    return graph::emitResultError(entry, index)
+           << " has no offset in the arena";
   runtime::Tensor tensor;
   tensor.name = text(entry.getResultAttr(index, graph::kNameAttr));
   tensor.role = Role::Output;

@@ -127,7 +127,7 @@ func.func private @p.F(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
-// expected-error @below {{result 0 updates 'w', which is not the name of an argument}}
+// expected-error @below {{a result updates 'w', which is not the name of an argument}}
 pipe.program @p(%x: tensor<4xf32> {graph.name = "x"}) -> (tensor<4xf32> {graph.updates = "w"})
     attributes {micro_batches = 1 : i64, schedule = "F0"} {
   %0 = pipe.invoke @p.F(%x) {part = "F", split = array<i64: -1>, results = ["saved"]} : (tensor<4xf32>) -> tensor<4xf32>
@@ -140,9 +140,9 @@ func.func private @p.F(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
-// expected-error @below {{result 0 cannot take the memory of argument 'w': it is not the whole result of one action}}
 pipe.program @p(%w: tensor<8xf32> {graph.name = "w"}) -> (tensor<8xf32> {graph.updates = "w"})
     attributes {micro_batches = 2 : i64, schedule = "F0 F1"} {
+  // expected-error @below {{the new value of argument "w" cannot take the memory of the old: it is not the whole result of one action}}
   %0 = pipe.invoke @p.F(%w) {part = "F", split = array<i64: 0>, results = ["concat:0"]} : (tensor<8xf32>) -> tensor<8xf32>
   pipe.return %0 : tensor<8xf32>
 }
@@ -155,9 +155,9 @@ func.func private @p.F(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = graph.neg %x : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
-// expected-error @below {{result 0 cannot take the memory of argument 'w': its part runs several times}}
 pipe.program @p(%w: tensor<4xf32> {graph.name = "w"}, %x: tensor<8xf32> {graph.name = "x"}) -> (tensor<4xf32> {graph.updates = "w"})
     attributes {micro_batches = 2 : i64, schedule = "F0 F1"} {
+  // expected-error @below {{the new value of argument "w" cannot take the memory of the old: its part runs several times}}
   %0 = pipe.invoke @p.F(%x) {part = "F", split = array<i64: 0>, results = ["value"]} : (tensor<8xf32>) -> tensor<4xf32>
   pipe.return %0 : tensor<4xf32>
 }
@@ -171,7 +171,7 @@ func.func private @p.F(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %1 = graph.exp %x : (tensor<4xf32>) -> tensor<4xf32>
   return %0, %1 : tensor<4xf32>, tensor<4xf32>
 }
-// expected-error @below {{results 0 and 1 both update 'w'}}
+// expected-error @below {{several results update argument "w"}}
 pipe.program @p(%w: tensor<4xf32> {graph.name = "w"}) -> (tensor<4xf32> {graph.updates = "w"}, tensor<4xf32> {graph.updates = "w"})
     attributes {micro_batches = 1 : i64, schedule = "F0"} {
   %0:2 = pipe.invoke @p.F(%w) {part = "F", split = array<i64: -1>, results = ["saved", "saved"]} : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)

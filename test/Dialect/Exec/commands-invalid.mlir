@@ -28,7 +28,7 @@ func.func @hole(%a: tensor<4x2xf32>) -> tensor<4x4xf32> {
 // -----
 
 func.func @strides(%a: tensor<4x8xf32, #exec.layout<[16, 2]>>, %b: tensor<8x2xf32>) -> tensor<4x2xf32> {
-  // expected-error @below {{cannot read operand 0 in its layout}}
+  // expected-error @below {{cannot read operand 0 (argument 0) in its layout}}
   %0 = exec.contract %a, %b : (tensor<4x8xf32, #exec.layout<[16, 2]>>, tensor<8x2xf32>) -> tensor<4x2xf32>
   return %0 : tensor<4x2xf32>
 }
@@ -76,7 +76,7 @@ func.func @before_of_what(%a: tensor<4x8xbf16>, %b: tensor<8x8xbf16>) -> tensor<
 // -----
 
 func.func @rows_beside(%a: tensor<4x8xbf16>, %b: tensor<8x6xbf16>, %x: tensor<4x6xbf16>) -> tensor<4x6xbf16> {
-  // expected-error @below {{cannot read operand 2 in its layout}}
+  // expected-error @below {{cannot read operand 2 (argument 2) in its layout}}
   %0 = exec.contract %a, %b gelu_grad %x : (tensor<4x8xbf16>, tensor<8x6xbf16>, tensor<4x6xbf16>) -> tensor<4x6xbf16>
   return %0 : tensor<4x6xbf16>
 }

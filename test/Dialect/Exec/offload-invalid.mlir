@@ -7,7 +7,7 @@
 
 func.func private @t.U(%m: tensor<8xf32> {exec.tier}, %g: tensor<8xf32>)
     -> (tensor<8xf32> {exec.alias = 0 : i64}) {
-  // expected-error@+1 {{'exec.copy' op operand 0 is in the second tier: it must be fetched first}}
+  // expected-error@+1 {{'exec.copy' op operand 0 (argument 0) is in the second tier: it must be fetched first}}
   %0 = exec.copy %m : tensor<8xf32> -> tensor<8xf32>
   %1 = exec.evict %0 : tensor<8xf32> into %m : tensor<8xf32>
   return %1 : tensor<8xf32>
@@ -22,7 +22,7 @@ exec.program @t(%m: tensor<8xf32> {graph.name = "m", graph.role = "state", exec.
 // -----
 
 func.func private @t.U(%m: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{'exec.fetch' op operand 0 is not in the second tier}}
+  // expected-error@+1 {{'exec.fetch' op operand 0 (argument 0) is not in the second tier}}
   %0 = exec.fetch %m : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -50,7 +50,7 @@ func.func private @t.U(%m: tensor<8xf32>) -> tensor<8xf32> {
 }
 exec.program @t(%m: tensor<8xf32> {graph.name = "m", graph.role = "state", exec.tier})
     -> (tensor<8xf32> {graph.name = "o"}) {
-  // expected-error@+1 {{operand 0 is in the second tier, other than the part's argument}}
+  // expected-error@+1 {{operand 0 (state "m") is in the second tier, other than the part's argument}}
   %0 = exec.run @t.U(%m) {micro_batch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
   exec.return %0 : tensor<8xf32>
 }

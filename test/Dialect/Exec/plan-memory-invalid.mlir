@@ -55,17 +55,17 @@ func.func private @u(%x: tensor<4xf32> {exec.dies}, %y: tensor<4xf32>) -> (tenso
   return %0 : tensor<4xf32>
 }
 exec.program @e(%x: tensor<4xf32> {graph.name = "x", graph.role = "parameter"}) -> (tensor<4xf32> {graph.updates = "x"}) {
-  // expected-error @below {{operand 0 is overwritten, but is operand 1 too}}
+  // expected-error @below {{operand 0 (parameter "x") is overwritten, but its memory is another operand, too}}
   %0 = exec.run @u(%x, %x) {micro_batch = 0 : i64} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   exec.return %0 : tensor<4xf32>
 }
 
 // -----
 
-// expected-error @below {{result 1 takes the memory of argument 0, which another result takes, too}}
 func.func private @u(%x: tensor<4xf32> {exec.dies}, %y: tensor<4xf32>)
     -> (tensor<4xf32> {exec.alias = 0 : i64}, tensor<4xf32> {exec.alias = 0 : i64}) {
   %0 = exec.copy %y : tensor<4xf32> -> tensor<4xf32>
+  // expected-error @below {{result 1 takes the memory of argument 0, which another result takes, too}}
   %1 = exec.copy %y : tensor<4xf32> -> tensor<4xf32>
   return %0, %1 : tensor<4xf32>, tensor<4xf32>
 }
@@ -77,8 +77,8 @@ exec.program @e(%x: tensor<4xf32> {graph.name = "x", graph.role = "parameter"}, 
 
 // -----
 
-// expected-error @below {{result 0 cannot take the memory of argument 3}}
 func.func private @u(%x: tensor<4xf32> {exec.dies}) -> (tensor<4xf32> {exec.alias = 3 : i64}) {
+  // expected-error @below {{result 0 cannot take the memory of argument 3: there is none of its type}}
   %0 = exec.copy %x : tensor<4xf32> -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }

@@ -60,7 +60,7 @@ func.func @train(%w: tensor<f32> {graph.name = "w", graph.weight_decay = 1.0 : f
 
 // -----
 
-// expected-error@+1 {{result 1 of '@train' updates "x", which is no buffer of its type}}
+// expected-error@+1 {{a result of '@train' updates "x", which is no buffer of its type}}
 func.func @train(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"},
                  %x: tensor<f32> {graph.name = "x", graph.role = "input"})
     -> (tensor<f32>, tensor<f32> {graph.updates = "x"}) {

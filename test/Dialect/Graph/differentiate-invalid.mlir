@@ -45,7 +45,7 @@ func.func @loss(%x: tensor<f32> {graph.name = "x", graph.role = "parameter", gra
 
 // -----
 
-// expected-error@+1 {{parameter 0 of '@loss' has no 'graph.name'}}
+// expected-error@+1 {{a parameter, argument 0 of '@loss', has no 'graph.name'}}
 func.func @loss(%x: tensor<f32> {graph.role = "parameter"}) -> tensor<f32> {
   return %x : tensor<f32>
 }
@@ -82,7 +82,7 @@ func.func @train() {
 // Losses that no parameter moves, and results that the update overwrites.
 
 func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"}) -> tensor<f32> {
-  // expected-error@+1 {{the loss of '@loss' is its argument "w" itself: there is nothing to differentiate; return what ops compute from the parameters}}
+  // expected-error@+1 {{the loss of '@loss' is its parameter "w" itself: there is nothing to differentiate; return what ops compute from the parameters}}
   return %w : tensor<f32>
 }
 
@@ -119,7 +119,7 @@ func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"},
 
 func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"}) -> (tensor<f32>, tensor<4xf32>) {
   %0 = graph.reduce sum %w {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
-  // expected-error@+1 {{result 1 of '@loss' is the parameter "w" itself, which the training step overwrites; leave it out: a parameter is read by its name}}
+  // expected-error@+1 {{'@loss' returns parameter "w" itself, which the training step overwrites; leave it out: a parameter is read by its name}}
   return %0, %w : tensor<f32>, tensor<4xf32>
 }
 

@@ -100,7 +100,7 @@ func.func @loss(%a: tensor<4xf32> {graph.name = "a.0", graph.role = "parameter"}
 
 // Each copy of a module would write to its buffers.
 
-// expected-error@+1 {{a gradient horizon does not go with buffers that the model writes to, and result 1 updates "m"}}
+// expected-error@+1 {{a gradient horizon does not go with buffers that the model writes to, and the new value of buffer "m" is a result: modules are copied, and each copy would write}}
 func.func @loss(%w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
                 %m: tensor<4xf32> {graph.name = "m", graph.role = "buffer"})
     -> (tensor<f32>, tensor<4xf32> {graph.updates = "m"}) {

@@ -55,7 +55,7 @@ pipe.program @p() attributes {micro_batches = 1 : i64, schedule = "F-"} {
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{operand 0 passes 'tensor<8xf32>' to the part, which expects 'tensor<4xf32>'}}
+  // expected-error @+1 {{operand 0 (argument 0) passes 'tensor<8xf32>' to the part, which expects 'tensor<4xf32>'}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: -1>, results = ["concat:0"]} : (tensor<8xf32>) -> tensor<8xf32>
   pipe.return %0 : tensor<8xf32>
 }
@@ -73,7 +73,7 @@ pipe.program @p(%x: tensor<8xf32>) -> tensor<8xf32> attributes {micro_batches = 
 
 func.func private @f(tensor<3xf32>) -> tensor<3xf32>
 pipe.program @p(%x: tensor<7xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{operand 0 of type 'tensor<7xf32>' cannot be split into 2 micro-batches along dimension 0}}
+  // expected-error @+1 {{operand 0 (argument 0) of type 'tensor<7xf32>' cannot be split into 2 micro-batches along dimension 0}}
   %0 = pipe.invoke @f(%x) {part = "F", split = array<i64: 0>, results = ["saved"]} : (tensor<7xf32>) -> tensor<3xf32>
   pipe.return
 }
@@ -131,7 +131,7 @@ pipe.program @p(%x: tensor<4xf32>) -> tensor<4xf32> attributes {micro_batches = 
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{result 0 is a version of argument 1, which does not exist or has another type}}
+  // expected-error @+1 {{result 0 is a version of argument 1, but '@p' has none of this number and type}}
   %0 = pipe.invoke @f(%x) {part = "U", split = array<i64: -1>, results = ["version:1"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return
 }
@@ -149,7 +149,7 @@ pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2
 
 func.func private @f(tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
 pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2 : i64} {
-  // expected-error @+1 {{unless names operand 0 of type 'tensor<4xf32>', expected 'tensor<i1>'}}
+  // expected-error @+1 {{unless names operand 0 (argument 0) of type 'tensor<4xf32>', expected 'tensor<i1>'}}
   %0 = pipe.invoke @f(%x, %b) {part = "A", once, split = array<i64: -1, -1>, results = ["value"], unless = array<i64: 0, 0>} : (tensor<4xf32>, tensor<i1>) -> tensor<4xf32>
   pipe.return
 }
@@ -177,8 +177,8 @@ pipe.program @p(%x: tensor<4xf32>, %b: tensor<i1>) attributes {micro_batches = 2
 // One result, the new value of two arguments.
 
 func.func private @f(tensor<4xf32>) -> tensor<4xf32>
-// expected-error @+1 {{result 1 updates 'b' with the value that updates 'a': let the part return it once for each of them}}
 pipe.program @p(%a: tensor<4xf32> {graph.name = "a"}, %b: tensor<4xf32> {graph.name = "b"}) -> (tensor<4xf32> {graph.updates = "a"}, tensor<4xf32> {graph.updates = "b"}) attributes {micro_batches = 1 : i64} {
+  // expected-error @+1 {{the new value of argument "b" is that of 'a', too: let the part return it once for each of them}}
   %0 = pipe.invoke @f(%a) {part = "U", once, split = array<i64: -1>, results = ["value"]} : (tensor<4xf32>) -> tensor<4xf32>
   pipe.return %0, %0 : tensor<4xf32>, tensor<4xf32>
 }

@@ -82,7 +82,7 @@ module {
 // What has no mean.
 module {
   spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
-  // expected-error @below {{result 0 of 'p' ('tensor<4xf32>') must be a number: an asynchronous schedule returns its mean over micro-batches}}
+  // expected-error @below {{result "y" of 'p' ('tensor<4xf32>') must be a number: an asynchronous schedule returns its mean over micro-batches}}
   func.func private @p.F(%w: tensor<4xf32>) -> tensor<4xf32> {
     return %w : tensor<4xf32>
   }
@@ -128,7 +128,7 @@ module {
 module {
   spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
   func.func private @train.U(%w: tensor<4xf32>) -> tensor<4xf32> {
-    // expected-error @below {{result 0 of 'train' is also read by other parts, which asynchronous schedules do not support}}
+    // expected-error @below {{the new value of parameter "w" of 'train' is also read by other parts, which asynchronous schedules do not support}}
     %0 = graph.neg %w : (tensor<4xf32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
   }
@@ -151,7 +151,7 @@ module {
 module {
   spmd.mesh @mesh <["mb" = 1]> sequential ["mb"]
   func.func private @train.U(%w: tensor<4xf32>) -> tensor<4xf32> {
-    // expected-error @below {{result 0 of 'train' updates 'v', but there is no argument of this name and type}}
+    // expected-error @below {{a result of 'train' updates 'v', but there is no argument of this name and type}}
     %0 = graph.neg %w : (tensor<4xf32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
   }

@@ -29,7 +29,7 @@
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
 // RING: error: recipe 'ring': the model has no attention
 // CONTEXT: error: recipe 'context': no input has the sequence dimension of an attention
-// SEQUENCE: error: 'func.func' op dimension 1 of argument 0 has size 8, less than the 9 positions of axis "cp": use at most 8
+// SEQUENCE: error: dimension 1 of input "x" has size 8, less than the 9 positions of axis "cp": use at most 8
 // UPDATE: error: recipe 'zero1': no entry updates parameters
 
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=ep=2 recipes=expert" 2>&1 | FileCheck %s --check-prefix=NONE

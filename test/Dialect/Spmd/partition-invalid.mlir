@@ -44,7 +44,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"}]>}
 spmd.mesh @mesh <["mb" = 2]> sequential ["mb"]
 func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"mb"}]>}) {
   // expected-note @+2 {{operand 0 shards dimension 1 over {"mb"}, which the op needs replicated}}
-  // expected-error @+1 {{cannot be partitioned: operand 0 has sharding [{}, {"mb"}] and cannot be resharded to [{}, {}]: data would have to move along the sequential axis "mb"}}
+  // expected-error @+1 {{cannot be partitioned: operand 0 (argument 0) has sharding [{}, {"mb"}] and cannot be resharded to [{}, {}]: data would have to move along the sequential axis "mb"}}
   %0 = graph.softmax %x {spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : (tensor<4x4xf32>) -> tensor<4x4xf32>
   return
 }

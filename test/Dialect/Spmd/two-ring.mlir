@@ -39,7 +39,7 @@
 // ONE-NOT: spmd.rotate
 // ONE: graph.attention {{.*}} {causal, scale = 1.000000e+00 : f64}
 
-// WRONG: error: 'graph.contract' op has an operand 1 that was rotated by 1 around {"cp"}, expected not rotated from the other operands
+// WRONG: error: 'graph.contract' op has an operand 1 ('graph.reshape' at {{.*}}) that was rotated by 1 around {"cp"}, expected not rotated from the other operands
 func.func @train(
     %w: tensor<4xf32> {graph.name = "w", graph.role = "parameter"},
     %x: tensor<4x8x2x4xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"},

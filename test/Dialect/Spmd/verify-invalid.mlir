@@ -16,7 +16,7 @@ func.func @escapes(
     -> (tensor<f32> {spmd.global_type = tensor<f32>, spmd.sharding = #spmd.sharding<@mesh, []>}) {
   %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<f32>],
       spmd.shardings = [#spmd.sharding<@mesh, [], partial = {"mb"}>]} : (tensor<2xf32>) -> tensor<f32>
-  // expected-error @+1 {{is not linear in operand 0, which is partial on "mb": a partial result escapes}}
+  // expected-error @+1 {{is not linear in operand 0 ('graph.reduce' at verify-invalid.mlir:17), which is partial on "mb": a partial result escapes}}
   %1 = graph.exp %0 {spmd.global_types = [tensor<f32>], spmd.shardings = [#spmd.sharding<@mesh, []>]}
       : (tensor<f32>) -> tensor<f32>
   return %1 : tensor<f32>
@@ -28,9 +28,9 @@ spmd.mesh @mesh <["mb" = 4]>
 func.func @returned(
     %x: tensor<2xf32> {spmd.global_type = tensor<8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"mb"}]>})
     -> (tensor<f32> {spmd.global_type = tensor<f32>, spmd.sharding = #spmd.sharding<@mesh, []>}) {
+  // expected-error @+1 {{result 0 is partial: [], partial = {"mb"}}}
   %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<f32>],
       spmd.shardings = [#spmd.sharding<@mesh, [], partial = {"mb"}>]} : (tensor<2xf32>) -> tensor<f32>
-  // expected-error @+1 {{result 0 is partial: [], partial = {"mb"}}}
   return %0 : tensor<f32>
 }
 
@@ -336,7 +336,7 @@ func.func @f(
   %k = spmd.rotate %q over @mesh {"x"} dim 2 {
       spmd.global_types = [tensor<1x1x4x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>]} : tensor<1x1x2x4xf32>
-  // expected-error @+1 {{has an operand 2 that was not rotated, expected rotated by 1 around {"x"} from the other operands}}
+  // expected-error @+1 {{has an operand 2 (argument 0) that was not rotated, expected rotated by 1 around {"x"} from the other operands}}
   %o, %lse = graph.attention %q, %k, %q {scale = 1.0 : f64, blocks = 1 : i64, step = 1 : i64,
       spmd.global_types = [tensor<1x1x4x4xf32>, tensor<1x1x4xf32>],
       spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {"x"}, {}]>, #spmd.sharding<@mesh, [{}, {}, {"x"}]>]}

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Support/OrthonormalScratch.h"
 #include "cleave/Support/TopKScratch.h"
 
@@ -40,8 +41,8 @@ static LogicalResult verifyLayouts(CommandOpInterface command) {
   for (OpOperand &operand : command->getOpOperands())
     if (!command.canReadOperand(operand.getOperandNumber(),
                                 tensorType(operand.get())))
-      return command->emitOpError("cannot read operand ")
-             << operand.getOperandNumber() << " in its layout, "
+      return command->emitOpError("cannot read ")
+             << graph::nameOperand(operand) << " in its layout, "
              << operand.get().getType();
   for (OpResult result : command->getResults())
     if (!command.canWriteResult(result.getResultNumber(), tensorType(result)))

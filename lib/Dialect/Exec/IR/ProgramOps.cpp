@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Support/FunctionLike.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -101,9 +102,9 @@ LogicalResult RunOp::verifySymbolUses(SymbolTableCollection &symbols) {
   FunctionType type = part->getFunctionType();
   for (auto [i, value] : llvm::enumerate(getInputs()))
     if (atStart(value.getType()) != type.getInput(i))
-      return emitOpError("operand ")
-             << i << " of type " << value.getType() << ", but the part takes "
-             << type.getInput(i);
+      return emitOpError() << graph::nameOperand((*this)->getOpOperand(i))
+                           << " of type " << value.getType()
+                           << ", but the part takes " << type.getInput(i);
   for (auto [i, value] : llvm::enumerate(getOutputs()))
     if (atStart(value.getType()) != type.getResult(i))
       return emitOpError("result ")

@@ -364,9 +364,8 @@ LogicalResult Optimizer::markWritten() {
         !hasRole(step, buffer->getArgNumber(), "buffer") ||
         buffer->getType() != operand.get().getType())
       return step.emitError()
-             << "result " << operand.getOperandNumber() << " of '@"
-             << step.getSymName() << "' updates \"" << name.getValue()
-             << "\", which is no buffer of its type";
+             << "a result of '@" << step.getSymName() << "' updates \""
+             << name.getValue() << "\", which is no buffer of its type";
     operand.set(WrittenOp::create(builder, operand.get().getLoc(),
                                   operand.get(), name));
   }

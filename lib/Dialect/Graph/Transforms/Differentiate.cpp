@@ -18,6 +18,7 @@
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 
 namespace cleave::graph {
@@ -45,7 +46,6 @@ public:
   LogicalResult run();
 
 private:
-  std::string describe(BlockArgument argument);
   LogicalResult findLosses();
   LogicalResult findParameters();
   LogicalResult checkResults();
@@ -76,13 +76,6 @@ private:
   llvm::DenseMap<Value, Value> finished;
 };
 
-/// The name of an argument in a message.
-std::string Differentiation::describe(BlockArgument argument) {
-  StringRef name = getArgString(entry, argument.getArgNumber(), kNameAttr);
-  return name.empty() ? std::to_string(argument.getArgNumber())
-                      : ("\"" + name + "\"").str();
-}
-
 LogicalResult Differentiation::findLosses() {
   auto returnOp = dyn_cast<func::ReturnOp>(block.getTerminator());
   if (!returnOp || returnOp.getNumOperands() == 0)
@@ -98,7 +91,7 @@ LogicalResult Differentiation::findLosses() {
     Value loss = returnOp.getOperand(i);
     if (!isFloat(loss.getType()) || tensorTypeOf(loss).getRank() != 0)
       return entry.emitError()
-             << "result " << i << " of '@" << source << "' has type "
+             << nameResult(entry, i) << " of '@" << source << "' has type "
              << loss.getType() << "; the loss must be a float tensor of rank 0";
     losses.insert(loss);
     if (loss.getType() != losses.front().getType())
@@ -118,8 +111,9 @@ LogicalResult Differentiation::findParameters() {
       continue;
     StringRef name = getArgString(entry, index, kNameAttr);
     if (name.empty())
-      return emitError(argument.getLoc()) << "parameter " << index << " of '@"
-                                          << source << "' has no 'graph.name'";
+      return emitError(argument.getLoc())
+             << "a parameter, argument " << index << " of '@" << source
+             << "', has no 'graph.name'";
     if (!names.try_emplace(name, index).second)
       return emitError(argument.getLoc())
              << "two parameters of '@" << source << "' are named \"" << name
@@ -146,15 +140,15 @@ LogicalResult Differentiation::checkResults() {
   for (Value loss : losses)
     if (auto argument = dyn_cast<BlockArgument>(loss))
       return returnOp->emitError()
-             << "the loss of '@" << source << "' is its argument "
-             << describe(argument)
+             << "the loss of '@" << source << "' is its "
+             << nameArgument(argument)
              << " itself: there is nothing to differentiate; return what ops "
                 "compute from the parameters";
   for (auto [i, value] : llvm::enumerate(returnOp->getOperands()))
     if (llvm::is_contained(parameters, value))
       return returnOp->emitError()
-             << "result " << i << " of '@" << source << "' is the parameter "
-             << describe(cast<BlockArgument>(value))
+             << "'@" << source << "' returns "
+             << nameArgument(cast<BlockArgument>(value))
              << " itself, which the training step overwrites; leave it out: a "
                 "parameter is read by its name";
   return success();

@@ -16,6 +16,7 @@
 #include "Modules.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "mlir/IR/IRMapping.h"
 
@@ -259,9 +260,9 @@ struct Interlock final : cleave::graph::impl::InterlockBase<Interlock> {
       if (source->getResultAttr(i, kUpdatesAttr))
         return source->emitError()
                << "a gradient horizon does not go with buffers that the model "
-                  "writes to, and result "
-               << i << " updates " << source->getResultAttr(i, kUpdatesAttr)
-               << ": modules are copied, and each copy would write";
+                  "writes to, and "
+               << nameResult(*source, i)
+               << " is a result: modules are copied, and each copy would write";
     Operation *terminator = source->front().getTerminator();
     if (terminator->getNumOperands() == 0 ||
         !terminator->getOperand(0).getDefiningOp())

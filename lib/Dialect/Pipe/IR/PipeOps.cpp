@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Support/FunctionLike.h"
 
 using namespace mlir;
@@ -137,8 +138,9 @@ static LogicalResult verifyUnless(InvokeOp invoke) {
         RankedTensorType::get({}, IntegerType::get(invoke.getContext(), 1));
     Type wanted = i == 0 ? flag : invoke.getResult(i - 1).getType();
     if (type != wanted)
-      return invoke.emitOpError("unless names operand ")
-             << operand << " of type " << type << ", expected " << wanted;
+      return invoke.emitOpError("unless names ")
+             << graph::nameOperand(invoke->getOpOperand(operand)) << " of type "
+             << type << ", expected " << wanted;
   }
   return success();
 }
@@ -181,8 +183,8 @@ LogicalResult InvokeOp::verify() {
         (*versioned < 0 || *versioned >= program.getNumArguments() ||
          program.getArgument(*versioned).getType() != getResult(i).getType()))
       return emitOpError("result ")
-             << i << " is a version of argument " << *versioned
-             << ", which does not exist or has another type";
+             << i << " is a version of argument " << *versioned << ", but '@"
+             << program.getSymName() << "' has none of this number and type";
     if (perMicroBatch && getOnce())
       return emitOpError("result kind \"")
              << kind << "\" needs a part that runs for each micro-batch";
@@ -209,17 +211,20 @@ LogicalResult InvokeOp::verifySymbolUses(SymbolTableCollection &symbols) {
     int64_t dim = getSplit()[i];
     if (dim >= 0) {
       if (getOnce())
-        return emitOpError("a part that runs once cannot split operand ") << i;
+        return emitOpError("a part that runs once cannot split ")
+               << graph::nameOperand((*this)->getOpOperand(i));
       if (dim >= whole.getRank() || whole.getDimSize(dim) % parts != 0)
-        return emitOpError("operand ")
-               << i << " of type " << whole << " cannot be split into " << parts
+        return emitOpError()
+               << graph::nameOperand((*this)->getOpOperand(i)) << " of type "
+               << whole << " cannot be split into " << parts
                << " micro-batches along dimension " << dim;
     }
     Type local = dim < 0 ? whole : sliceType(whole, dim, parts);
     if (local != type.getInput(i))
-      return emitOpError("operand ")
-             << i << " passes " << local << " to the part, which expects "
-             << type.getInput(i);
+      return emitOpError() << graph::nameOperand((*this)->getOpOperand(i))
+                           << " passes " << local
+                           << " to the part, which expects "
+                           << type.getInput(i);
   }
   for (auto [i, value] : llvm::enumerate(getOutputs())) {
     auto whole = cast<RankedTensorType>(value.getType());

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Support/FunctionLike.h"
 
@@ -50,10 +51,9 @@ static LogicalResult verifyUpdates(ProgramOp program) {
       continue;
     auto [it, fresh] = updated.try_emplace(operand.get(), name);
     if (!fresh && it->second != name)
-      return program.emitOpError("result ")
-             << i << " updates '" << name.getValue()
-             << "' with the value that updates '" << it->second.getValue()
-             << "': let the part return it once for each of them";
+      return graph::emitResultError(program, i)
+             << " is that of '" << it->second.getValue()
+             << "', too: let the part return it once for each of them";
   }
   return success();
 }

@@ -14,6 +14,7 @@
 #include "EachProgram.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 
@@ -128,14 +129,15 @@ LogicalResult EachProgram::giveKinds(InvokeOp invoke) {
     auto type = cast<RankedTensorType>(operand.get().getType());
     if (read && (isNew || dim))
       return emitError(loc)
-             << "result " << index << " of '" << program.getName()
+             << graph::nameResult(program, index) << " of '"
+             << program.getName()
              << "' is also read by other parts, which asynchronous schedules "
                 "do not support";
     if (isNew) {
       BlockArgument argument = findArgument(updated);
       if (!argument || argument.getType() != type)
-        return emitError(loc) << "result " << index << " of '"
-                              << program.getName() << "' updates '" << updated
+        return emitError(loc) << "a result of '" << program.getName()
+                              << "' updates '" << updated
                               << "', but there is no argument of this name and "
                                  "type";
       kinds[i] = builder.getStringAttr(kVersionPrefix +
@@ -156,7 +158,7 @@ LogicalResult EachProgram::giveKinds(InvokeOp invoke) {
     bool isSum = weight && (index == 0 || index == *weight);
     if (type.getRank() != 0 ||
         (!isSum && !isa<FloatType>(type.getElementType())))
-      return emitError(loc) << "result " << index << " of '"
+      return emitError(loc) << graph::nameResult(program, index) << " of '"
                             << program.getName() << "' (" << type
                             << ") must be a number: an asynchronous schedule "
                                "returns its mean over micro-batches";

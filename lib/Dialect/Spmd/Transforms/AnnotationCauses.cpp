@@ -7,6 +7,7 @@
 
 #include "AnnotationCauses.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/SetVector.h"
@@ -81,7 +82,8 @@ std::string AnnotationCauses::findFrom(Operation *start,
         continue;
       StringRef name = graph::getArgString(function, index, graph::kNameAttr);
       return "\"" +
-             (name.empty() ? "argument " + std::to_string(index) : name.str()) +
+             (name.empty() ? graph::nameArgument(function, index)
+                           : name.str()) +
              "\" is sharded over " + listOf(axes);
     }
   }

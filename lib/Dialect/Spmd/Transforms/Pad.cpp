@@ -8,6 +8,7 @@
 #include "PaddedSizes.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/IR/PaddedForm.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "mlir/IR/IRMapping.h"
@@ -39,8 +40,8 @@ public:
     SmallVector<BlockArgument> arguments(body.getArguments());
     for (BlockArgument argument : arguments) {
       if (!isa<RankedTensorType>(argument.getType()))
-        return function.emitOpError("argument ")
-               << argument.getArgNumber() << " is not a tensor";
+        return graph::emitArgumentError(function, argument.getArgNumber())
+               << " is not a tensor";
       addArgument(argument);
     }
     for (Operation *op : ops)

@@ -9,6 +9,7 @@
 #include "Resharder.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -115,7 +116,7 @@ FailureOr<Sharding> Partitioner::entrySharding(DictionaryAttr attributes,
   auto sharding = attributes ? attributes.getAs<ShardingAttr>(kShardingAttr)
                              : ShardingAttr();
   if (!sharding)
-    return function.emitOpError(what)
+    return function.emitError(what)
            << " has no sharding; run --spmd-propagate first";
   return sharding.getSharding();
 }
@@ -140,27 +141,25 @@ LogicalResult Partitioner::startFunction() {
   SmallVector<Type> inputs, results;
   for (BlockArgument argument : function.getArguments()) {
     unsigned i = argument.getArgNumber();
-    auto sharding =
-        entrySharding(function.getArgAttrDict(i), "argument " + Twine(i));
+    std::string name = graph::nameArgument(argument);
+    auto sharding = entrySharding(function.getArgAttrDict(i), name);
     if (failed(sharding))
       return failure();
     if (!sharding->partial.empty())
-      return function.emitOpError("argument ")
-             << i << " is partial, which is not supported";
-    auto type = localType(argument.getLoc(), *sharding, argument.getType(),
-                          "argument " + Twine(i));
+      return function.emitError(name) << " is partial, which is not supported";
+    auto type =
+        localType(argument.getLoc(), *sharding, argument.getType(), name);
     if (failed(type))
       return failure();
     inputs.push_back(*type);
     shardings[argument] = *sharding;
   }
   for (auto [i, type] : llvm::enumerate(function.getResultTypes())) {
-    auto sharding =
-        entrySharding(function.getResultAttrDict(i), "result " + Twine(i));
+    std::string name = graph::nameResult(function, i);
+    auto sharding = entrySharding(function.getResultAttrDict(i), name);
     if (failed(sharding))
       return failure();
-    auto local =
-        localType(function.getLoc(), *sharding, type, "result " + Twine(i));
+    auto local = localType(function.getLoc(), *sharding, type, name);
     if (failed(local))
       return failure();
     results.push_back(*local);
@@ -194,15 +193,12 @@ LogicalResult Partitioner::finishFunction() {
     auto blamed = [&](ArrayRef<AxisRef> axes) {
       return causes.find(producer ? producer : terminator, axes);
     };
-    ReshardCause cause{terminator,
-                       "result " + std::to_string(i) + " of '" +
-                           function.getSymName().str() + "'",
-                       blamed};
+    ReshardCause cause{terminator, graph::nameResult(function, i), blamed};
     std::string error;
     Value value = resharder.move(local(operand), resultShardings[i],
                                  seedOrder.of(operand), cause, error);
     if (!value)
-      return terminator->emitOpError("result ") << i << " " << error;
+      return graph::emitResultError(function, i) << " " << error;
     values.push_back(value);
   }
   func::ReturnOp::create(builder, terminator->getLoc(), values);
@@ -339,8 +335,8 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
         resharder.move(local(operand), wanted, seedIndex, cause, error);
     if (!value) {
       InFlightDiagnostic diagnostic =
-          op->emitOpError("cannot be partitioned: operand ");
-      diagnostic << i << " " << error;
+          op->emitOpError("cannot be partitioned: ");
+      diagnostic << graph::nameOperand(op->getOpOperand(i)) << " " << error;
       if (!plan.conflict.empty())
         diagnostic.attachNote(op->getLoc()) << plan.conflict;
       return diagnostic;

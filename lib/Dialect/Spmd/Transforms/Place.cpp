@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -170,17 +171,14 @@ private:
         if (padded ? samples.each >= microBatches
                    : samples.each % microBatches == 0)
           continue;
-        auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
-        std::string what = name ? "input \"" + name.str() + "\""
-                                : "argument " + std::to_string(i);
         // Users give grains for the global batch.
         if (grains > 0)
-          return function.emitError()
-                 << what << " has " << samples.all
-                 << " samples, not divisible by " << grains.getValue()
-                 << " grains: use " << grainsThatFit(batches);
-        return function.emitError()
-               << what << " has " << samples.each << " samples"
+          return graph::emitArgumentError(function, i)
+                 << " has " << samples.all << " samples, not divisible by "
+                 << grains.getValue() << " grains: use "
+                 << grainsThatFit(batches);
+        return graph::emitArgumentError(function, i)
+               << " has " << samples.each << " samples"
                << (samples.each == samples.all ? "" : " on each device")
                << ", fewer than the " << microBatches.getValue()
                << " micro-batches";

@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
@@ -93,12 +94,11 @@ private:
       auto given = function.getArgAttrOfType<ShardingAttr>(
           argument.getArgNumber(), kShardingAttr);
       if (!isa<RankedTensorType>(argument.getType()))
-        return function.emitOpError("argument ")
-               << argument.getArgNumber() << " is not a tensor";
+        return graph::emitArgumentError(function, argument.getArgNumber())
+               << " is not a tensor";
       if (given && given.getMesh() != meshName)
-        return function.emitOpError("argument ")
-               << argument.getArgNumber() << " is sharded on another mesh, "
-               << given.getMesh();
+        return graph::emitArgumentError(function, argument.getArgNumber())
+               << " is sharded on another mesh, " << given.getMesh();
       Sharding &sharding = shardings[argument] = givenFor(argument);
       for (AxisList &axes : sharding.dims)
         llvm::erase_if(axes, [&](const AxisRef &axis) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "RingShifts.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "mlir/IR/BuiltinTypes.h"
 
 using namespace mlir;
@@ -130,8 +131,9 @@ std::optional<std::string> RingShifts::op(Operation *op,
       RingShift wanted = common.value_or(RingShift());
       if (auto more = shifted ? sum(wanted, ahead) : wanted)
         wanted = *more;
-      return "has an operand " + std::to_string(i) + " that was " + own.str() +
-             ", expected " + wanted.str() + " from the other operands";
+      return "has an " + graph::nameOperand(op->getOpOperand(i)) +
+             " that was " + own.str() + ", expected " + wanted.str() +
+             " from the other operands";
     }
     common = rest;
   }

@@ -7,6 +7,7 @@
 
 #include "RingShifts.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
@@ -86,7 +87,7 @@ private:
 
   LogicalResult readEntry(BlockArgument argument) {
     unsigned i = argument.getArgNumber();
-    auto error = [&] { return function.emitOpError("argument ") << i << " "; };
+    auto error = [&] { return graph::emitArgumentError(function, i) << " "; };
     if (failed(record(
             argument, function.getArgAttrOfType<ShardingAttr>(i, kShardingAttr),
             function.getArgAttrOfType<TypeAttr>(i, kGlobalTypeAttr), error)))
@@ -204,9 +205,10 @@ private:
 
     PartialPlan plan = planPartials(mesh, *rule, axes, operands, elements);
     for (const PartialPlan::Reduction &reduction : plan.reductions)
-      return op->emitOpError("is not linear in operand ")
-             << reduction.operand << ", which is partial on "
-             << reduction.partial.axis.str() << ": a partial result escapes";
+      return op->emitOpError("is not linear in ")
+             << graph::nameOperand(op->getOpOperand(reduction.operand))
+             << ", which is partial on " << reduction.partial.axis.str()
+             << ": a partial result escapes";
     for (auto [i, partial] : llvm::enumerate(plan.results)) {
       llvm::erase_if(partial, [&](const PartialAxis &entry) {
         return mesh.size(entry.axis) == 1;
@@ -275,14 +277,14 @@ private:
       auto declared =
           function.getResultAttrOfType<ShardingAttr>(i, kShardingAttr);
       if (!claim.sharding.partial.empty())
-        return terminator->emitOpError("result ")
-               << i << " is partial: " << claim.sharding.str();
+        return graph::emitResultError(function, i)
+               << " is partial: " << claim.sharding.str();
       if (std::optional<std::string> error = shifts.result(operand))
         return terminator->emitOpError() << *error;
       if (!declared ||
           !sameDims(mesh, declared.getSharding().dims, claim.sharding.dims))
-        return terminator->emitOpError("result ")
-               << i << " has sharding " << claim.sharding.str()
+        return graph::emitResultError(function, i)
+               << " has sharding " << claim.sharding.str()
                << ", not the one that the function declares";
     }
     return success();

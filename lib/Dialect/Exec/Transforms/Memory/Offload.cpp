@@ -16,6 +16,7 @@
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringExtras.h"
@@ -120,8 +121,8 @@ private:
           continue;
         program.setArgAttr(i, kTierAttr, UnitAttr::get(&getContext()));
         if (failed(mark(argument)))
-          return program.emitOpError("argument ")
-                 << i << " cannot be offloaded: a part of it is read";
+          return graph::emitArgumentError(program, i)
+                 << " cannot be offloaded: an op reads a part of it";
       }
     return success();
   }
@@ -343,8 +344,8 @@ private:
       return success();
     auto type = cast<RankedTensorType>(argument.getType());
     if (!isDense(type) && extentBytes(type) != extentBytes(denseType(type)))
-      return part.emitOpError("argument ")
-             << argument.getArgNumber() << " of type " << type
+      return emitError(first->getLoc())
+             << graph::nameArgument(argument) << " of type " << type
              << " cannot be fetched: it has gaps in memory";
     OpBuilder builder(first);
     Value fetched = FetchOp::create(builder, argument.getLoc(), type, argument);

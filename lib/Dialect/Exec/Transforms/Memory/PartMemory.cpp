@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PartMemory.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -231,11 +232,12 @@ LogicalResult cleave::exec::settleResults(func::FuncOp part) {
       continue;
     if (*alias >= part.getNumArguments() ||
         part.getArgument(*alias).getType() != value.getType())
-      return part.emitOpError("result ")
-             << i << " cannot take the memory of argument " << *alias;
+      return graph::emitResultError(part, i)
+             << " cannot take the memory of argument " << *alias
+             << ": there is none of its type";
     if (!targets.try_emplace(*alias, value).second)
-      return part.emitOpError("result ")
-             << i << " takes the memory of argument " << *alias
+      return graph::emitResultError(part, i)
+             << " takes the memory of " << graph::nameArgument(part, *alias)
              << ", which another result takes, too";
   }
   for (Operation *op : commandsOf(part))
@@ -254,8 +256,8 @@ LogicalResult cleave::exec::settleResults(func::FuncOp part) {
       BlockArgument already = sharedArgument(value);
       if (already == argument && value.getType() == argument.getType()) {
         if (!roots.insert(rootOf(value)).second)
-          return part.emitOpError("result ")
-                 << index << " is another result too";
+          return graph::emitResultError(part, index)
+                 << " is another result too";
         continue;
       }
       if (!roots.contains(rootOf(value)) && !already &&

@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "llvm/ADT/StringSet.h"
 #include <map>
 
@@ -233,7 +234,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
       unsigned i = argument.getArgNumber();
       auto name = program.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
       if (!name)
-        return program.emitOpError("argument ") << i << " has no graph.name";
+        return graph::emitArgumentError(program, i) << " has no graph.name";
       if (failed(placeOne(program, plan, argument,
                           ("argument:" + name.getValue()).str(), name)))
         return failure();
@@ -253,7 +254,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
         continue;
       auto name = program.getResultAttrOfType<StringAttr>(i, graph::kNameAttr);
       if (!name)
-        return program.emitOpError("result ") << i << " has no graph.name";
+        return graph::emitResultError(program, i) << " has no graph.name";
       bool shared = most == kSmallOutput && resultCount[name] > 1;
       if ((plan.bufferOf(value).bytes <= most || shared) &&
           failed(placeOne(program, plan, value,

@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PartMemory.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -33,8 +34,8 @@ LogicalResult cleave::exec::checkTier(func::FuncOp part) {
       bool takes =
           isa<FetchOp>(op) || (isa<EvictOp>(op) && use.getOperandNumber() == 1);
       if (isTier(use.get()) != takes && !op.hasTrait<OpTrait::IsTerminator>())
-        return op.emitOpError("operand ")
-               << use.getOperandNumber()
+        return op.emitOpError()
+               << graph::nameOperand(use)
                << (takes ? " is not in the second tier"
                          : " is in the second tier: it must be fetched first");
     }

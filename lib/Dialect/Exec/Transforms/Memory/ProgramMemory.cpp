@@ -8,6 +8,7 @@
 #include "ProgramMemory.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 
 using namespace mlir;
@@ -84,39 +85,31 @@ LogicalResult ProgramMemory::analyse() {
       if (bufferOf(value).tier !=
           (parts.functions.lookup(run.getCallee()).getArgAttr(i, kTierAttr) !=
            nullptr))
-        return run.emitOpError("operand ")
-               << i << (bufferOf(value).tier ? " is" : " is not")
+        return run.emitOpError()
+               << graph::nameOperand(run->getOpOperand(i))
+               << (bufferOf(value).tier ? " is" : " is not")
                << " in the second tier, other than the part's argument";
 
   // An argument's memory that a part overwrites must be passed to it only once.
   for (RunOp run : runs) {
     auto part = parts.functions.lookup(run.getCallee());
-    // The first operand in each memory, and the second if there is one.
-    struct Operands {
-      unsigned first;
-      std::optional<unsigned> second;
-    };
-    DenseMap<unsigned, Operands> operands;
-    for (auto [i, value] : llvm::enumerate(run.getInputs()))
-      if (auto [it, fresh] =
-              operands.try_emplace(leader(value), Operands{unsigned(i), {}});
-          !fresh && !it->second.second)
-        it->second.second = i;
+    DenseMap<unsigned, unsigned> passed;
+    for (Value value : run.getInputs())
+      ++passed[leader(value)];
     for (auto [i, value] : llvm::enumerate(run.getInputs())) {
       if (!part.getArgAttr(i, kDiesAttr))
         continue;
-      const Operands &same = operands.find(leader(value))->second;
-      if (same.second)
-        return run.emitOpError("operand ")
-               << i << " is overwritten, but is operand "
-               << (i == same.first ? *same.second : same.first) << " too";
+      if (passed[leader(value)] > 1)
+        return run.emitOpError()
+               << graph::nameOperand(run->getOpOperand(i))
+               << " is overwritten, but its memory is another operand, too";
       bool read = llvm::any_of(value.getUsers(), [&](Operation *user) {
         return user != run && (user->getBlock() != run->getBlock() ||
                                run->isBeforeInBlock(user));
       });
       if (read)
-        return run.emitOpError("operand ")
-               << i << " is overwritten, but is read again later";
+        return run.emitOpError() << graph::nameOperand(run->getOpOperand(i))
+                                 << " is overwritten, but is read again later";
     }
   }
 
@@ -149,7 +142,7 @@ std::string ProgramMemory::nameOf(Value value) const {
     }
     os << result.getOwner()->getName().getStringRef();
   } else {
-    os << "argument " << cast<BlockArgument>(value).getArgNumber();
+    os << graph::nameArgument(cast<BlockArgument>(value));
   }
   os << " " << value.getType();
   if (std::string line = sourceLine(loc); !line.empty())

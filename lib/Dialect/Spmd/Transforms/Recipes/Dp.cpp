@@ -14,6 +14,7 @@
 
 #include "Annotator.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -34,9 +35,8 @@ LogicalResult cleave::spmd::applyDp(Annotator &annotator, StringRef axis) {
           annotator.getMesh().size(
               annotator.given(argument).dims[dim.getInt()]);
       if (size < parts)
-        return function.emitError("input \"")
-               << graph::getArgString(function, index, graph::kNameAttr)
-               << "\" has " << size << " samples, fewer than the " << parts
+        return graph::emitArgumentError(function, index)
+               << " has " << size << " samples, fewer than the " << parts
                << " positions of axis \"" << axis << "\": use at most " << size;
       annotator.split(argument, dim.getInt(), axis);
     }

@@ -15,6 +15,7 @@
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -167,8 +168,8 @@ FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,
           type.getDimSize(dim) / annotator.getMesh().size(given.dims[dim]);
       // An indivisible size is padded later.
       if (size < parts)
-        return function.emitOpError("dimension ")
-               << dim << " of argument " << argument.getArgNumber() << " has "
+        return function.emitError("dimension ")
+               << dim << " of " << graph::nameArgument(argument) << " has "
                << "size " << size << ", less than the " << parts
                << " positions of axis \"" << axis << "\": use at most " << size;
       annotator.split(argument, dim, axis);
