@@ -138,8 +138,13 @@ LogicalResult Fitter::findAxis() {
   }
   if (llvm::none_of(axes, [&](const spmd::MeshAxis &axis) {
         return axis.name == question.axis;
-      }))
-    return model.emitError("the mesh has no axis \"") << question.axis << "\"";
+      })) {
+    InFlightDiagnostic error = model.emitError("the mesh has no axis \"")
+                               << question.axis << "\"; it has ";
+    llvm::interleaveComma(
+        axes, error, [&](const spmd::MeshAxis &known) { error << known.name; });
+    return error;
+  }
   return success();
 }
 

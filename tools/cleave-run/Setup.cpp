@@ -98,7 +98,9 @@ Error Trainer::findInputs() {
     }
   }
   if (!ids)
-    return makeError("the program has no integer input for token ids");
+    return makeError("the program has no integer input for token ids: "
+                     "cleave-run trains on sequences of tokens, and a program "
+                     "in Python on any inputs (cleave.compile)");
   if (ids->shape.size() != 2)
     return makeError("input '" + ids->name + "' has shape " +
                      shapeText(ids->shape) +
@@ -303,10 +305,14 @@ Error Trainer::setUp() {
   if (Error error = agreeOnOptions())
     return error;
   if (!session->hasEntry("train"))
-    return makeError(options.artifact + ": the program has no 'train' entry");
+    return makeError(options.artifact +
+                     ": the program has no 'train' entry: "
+                     "cleave-compile makes one of a model that has a loss");
   const Tensor *loss = session->find("loss");
   if (!loss || loss->role != Role::Output)
-    return makeError(options.artifact + ": the program has no output 'loss'");
+    return makeError(options.artifact +
+                     ": the program has no output 'loss': "
+                     "give the result of the model's entry that name");
   if (!options.offloadDir.empty() && !session->offloads())
     return makeError("--offload-dir has no effect: the program offloads "
                      "nothing; cleave-compile --offload says what it shall");

@@ -67,7 +67,8 @@ LogicalResult Positions::readSource() {
   map = *found;
   if (map.kind == scheduling::StageMap::Kind::Bidirectional)
     return source.emitOpError("has stages at two positions each, of which no "
-                              "native code can be made");
+                              "native code can be made: choose another "
+                              "schedule");
   return success();
 }
 

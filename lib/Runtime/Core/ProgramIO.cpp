@@ -398,7 +398,7 @@ static llvm::Expected<Program> readProgram(const json::Value &value) {
   if (const json::Object *object = value.getAsObject()) {
     std::optional<int64_t> version = object->getInteger("version");
     if (!version)
-      return makeError("the program has no version");
+      return makeError("the program has no version; compile the model again");
     if (*version != Program::kVersion)
       return makeError("the program has version " + llvm::Twine(*version) +
                        ", but this runtime reads version " +

@@ -133,8 +133,12 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
     return facts.takeError();
   const llvm::json::Object *object = &*facts;
   if (object->getInteger("version") != checkpointVersion)
-    return makeError(path + ": not a checkpoint of version " +
-                     Twine(checkpointVersion));
+    return makeError(
+        path + ": not a checkpoint of version " + Twine(checkpointVersion) +
+        ", which is read here: it has " +
+        (object->getInteger("version")
+             ? "version " + Twine(*object->getInteger("version")).str()
+             : "none"));
   auto seed = object->getInteger("seed");
   auto step = object->getInteger("step");
   auto position = object->getInteger("data_position");

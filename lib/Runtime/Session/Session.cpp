@@ -427,8 +427,13 @@ Error Session::settle(const std::optional<Outcome> &stop) {
 }
 
 Expected<StepResult> Session::run(llvm::StringRef entry) {
-  if (!hasEntry(entry))
-    return makeError("the program has no entry '" + entry + "'");
+  if (!hasEntry(entry)) {
+    std::string known;
+    for (const auto &[name, own] : getProgram().entries)
+      known += (known.empty() ? "'" : ", '") + name + "'";
+    return makeError("the program has no entry '" + entry + "'; it has " +
+                     known);
+  }
   bool training = entry == "train";
   bool defers = training && hasEntry("update");
   if (Error error = defers ? setPending(pending) : finishUpdate())

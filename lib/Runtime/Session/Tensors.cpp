@@ -80,11 +80,21 @@ Error cleave::runtime::checkIndexRange(const Tensor &tensor, const void *data) {
   return Error::success();
 }
 
+/// What `program` has of `role`, in a message that says what it lacks.
+static std::string knownOf(const Program &program, Role role) {
+  std::string known;
+  for (const Tensor &tensor : program.tensors)
+    if (tensor.role == role)
+      known += (known.empty() ? "'" : ", '") + tensor.name + "'";
+  return "; it has " + (known.empty() ? "none" : known);
+}
+
 Error Session::setInput(llvm::StringRef name, const void *source, DType dtype,
                         llvm::ArrayRef<int64_t> shape) {
   const Tensor *tensor = find(name);
   if (!tensor || tensor->role != Role::Input)
-    return makeError("the program has no input '" + name + "'");
+    return makeError("the program has no input '" + name + "'" +
+                     knownOf(getProgram(), Role::Input));
   if (dtype != tensor->dtype)
     return makeError("input '" + name + "' is " + dtypeName(dtype) +
                      ", but the program takes " + dtypeName(tensor->dtype));
@@ -247,7 +257,8 @@ Error Session::editScalar(const Tensor &tensor,
 Error Session::setScalar(llvm::StringRef name, double value) {
   const Tensor *tensor = find(name);
   if (!tensor || tensor->role != Role::Scalar)
-    return makeError("the program has no scalar '" + name + "'");
+    return makeError("the program has no scalar '" + name + "'" +
+                     knownOf(getProgram(), Role::Scalar));
   int64_t count =
       localBytes(getProgram().mesh, *tensor) / byteSize(tensor->dtype);
   bool known = true;
@@ -258,23 +269,26 @@ Error Session::setScalar(llvm::StringRef name, double value) {
     });
   });
   if (!known)
-    error = llvm::joinErrors(
-        std::move(error),
-        makeError("scalar '" + name + "' is " + dtypeName(tensor->dtype)));
+    error = llvm::joinErrors(std::move(error),
+                             makeError("scalar '" + name + "' is " +
+                                       dtypeName(tensor->dtype) +
+                                       ", which takes no number"));
   return error;
 }
 
 Expected<double> Session::getScalar(llvm::StringRef name) const {
   const Tensor *tensor = find(name);
   if (!tensor || tensor->numElements() == 0)
-    return makeError("the program has no tensor '" + name + "'");
+    return makeError("the program has no output '" + name + "'" +
+                     knownOf(getProgram(), Role::Output));
   std::vector<char> whole(static_cast<size_t>(bytes(*tensor)));
   if (Error error = read(*tensor, whole.data()))
     return error;
   double result = 0;
   if (!withNumbers(tensor->dtype, whole.data(),
                    [&](auto *at) { result = static_cast<double>(*at); }))
-    return makeError("tensor '" + name + "' is " + dtypeName(tensor->dtype));
+    return makeError("tensor '" + name + "' is " + dtypeName(tensor->dtype) +
+                     ", which is read as no number");
   return result;
 }
 
@@ -358,10 +372,11 @@ Error Session::initialiseRandomly(int64_t initSeed) {
   }
   if (!constants.empty())
     return makeError(
-        "the model has constants that only a weights file holds: " + constants);
+        "the model has constants that only a weights file holds: " + constants +
+        "; give one (--weights)");
   if (!others.empty())
     return makeError("random values are supported for f32 only, not for " +
-                     others);
+                     others + "; give a file of weights (--weights)");
   // Drawn by the index in the whole tensor, so that values do not depend on the
   // mesh; but into the shards, so that no whole tensor is in memory.
   uint32_t id = 0;

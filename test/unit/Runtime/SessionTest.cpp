@@ -204,13 +204,13 @@ TEST_F(SessionTest, InputsAreChecked) {
   EXPECT_EQ(message(session->setInput("ids", ids.data(), DType::I32, {4, 32})),
             "input 'ids' is i32, but the program takes i64");
   EXPECT_EQ(message(session->setInput("x", ids.data(), DType::I32, {4, 32})),
-            "the program has no input 'x'");
+            "the program has no input 'x'; it has 'ids', 'labels'");
   EXPECT_EQ(message(session->setScalar("ids", 1)),
-            "the program has no scalar 'ids'");
+            "the program has no scalar 'ids'; it has 'lr', 'rng'");
   auto entry = session->run("logits");
   ASSERT_FALSE(bool(entry));
   EXPECT_EQ(llvm::toString(entry.takeError()),
-            "the program has no entry 'logits'");
+            "the program has no entry 'logits'; it has 'evaluate', 'train'");
 }
 
 TEST_F(SessionTest, WeightsAreChecked) {

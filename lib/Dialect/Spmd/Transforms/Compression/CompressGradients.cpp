@@ -474,9 +474,14 @@ static void eraseUnused(Block &block) {
 }
 
 LogicalResult GradientCompression::run() {
-  if (!mesh.find(axis))
-    return step.emitError("compressed gradients: the mesh has no axis \"")
-           << axis << "\"";
+  if (!mesh.find(axis)) {
+    InFlightDiagnostic error =
+        step.emitError("compressed gradients: the mesh has no axis \"")
+        << axis << "\"; it has ";
+    llvm::interleaveComma(mesh.axes, error,
+                          [&](const MeshAxis &known) { error << known.name; });
+    return error;
+  }
   FailureOr<SampleOrder> order = findOrder();
   if (failed(order))
     return failure();
