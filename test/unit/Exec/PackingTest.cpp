@@ -55,6 +55,23 @@ TEST(Packing, Empty) {
   EXPECT_EQ(packing.lowerBound, 0);
 }
 
+TEST(Packing, EqualListsArePackedOnce) {
+  std::vector<Interval> one = {{0, 1, 100}, {2, 3, 128}, {0, 3, 64}},
+                        same = one, other = one, shorter = one;
+  other.back().end = 2;
+  shorter.pop_back();
+  Packings packings;
+  const Packing &first = packings.pack(one);
+  EXPECT_EQ(&packings.pack(same), &first);
+  EXPECT_EQ(packings.size(), 1u);
+  for (const std::vector<Interval> &list : {one, other, shorter}) {
+    const Packing &packing = packings.pack(list);
+    check(list, packing);
+    EXPECT_EQ(packing.offsets, pack(list).offsets);
+  }
+  EXPECT_EQ(packings.size(), 3u);
+}
+
 TEST(Packing, ReusesWhatEnded) {
   // The second begins after the first has ended; the third meets both.
   std::vector<Interval> intervals = {{0, 1, 100}, {2, 3, 128}, {0, 3, 64}};

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <tuple>
 
 using namespace cleave::exec;
 using llvm::ArrayRef;
@@ -283,4 +284,21 @@ Packing cleave::exec::pack(ArrayRef<Interval> intervals) {
         found.peak < best.peak)
       best = std::move(found);
   return best;
+}
+
+bool Packings::Before::operator()(const std::vector<Interval> &a,
+                                  const std::vector<Interval> &b) const {
+  auto key = [](const Interval &one) {
+    return std::tuple(one.bytes, one.begin, one.end);
+  };
+  return std::lexicographical_compare(
+      a.begin(), a.end(), b.begin(), b.end(),
+      [&](const Interval &x, const Interval &y) { return key(x) < key(y); });
+}
+
+const Packing &Packings::pack(ArrayRef<Interval> intervals) {
+  auto [it, fresh] = known.try_emplace(intervals.vec());
+  if (fresh)
+    it->second = exec::pack(intervals);
+  return it->second;
 }

@@ -35,6 +35,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
   using PlanMemoryBase::PlanMemoryBase;
 
   PartTable parts;
+  Packings packings;
   /// The end of the tensors with fixed offsets so far.
   int64_t fixedEnd = 0;
   /// The same in the second tier.
@@ -51,6 +52,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
 
   void runOnOperation() override {
     parts = {};
+    packings = {};
     if (failed(plan()))
       signalPassFailure();
   }
@@ -116,7 +118,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
           return failure();
     int64_t peak = 0, tierPeak = 0;
     for (auto &plan : plans) {
-      plan->packBuffers();
+      plan->packBuffers(packings);
       peak = std::max(peak, plan->getPacking().peak);
       tierPeak = std::max(tierPeak, plan->getTierPacking().peak);
     }

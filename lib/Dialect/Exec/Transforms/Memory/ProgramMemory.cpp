@@ -157,7 +157,7 @@ static std::string nameOfScratch(Operation *op) {
          (line.empty() ? line : " at " + line);
 }
 
-void ProgramMemory::packBuffers() {
+void ProgramMemory::packBuffers(Packings &packings) {
   markSaved();
   // Time counts the commands of representative actions.
   int64_t time = 0;
@@ -301,8 +301,8 @@ void ProgramMemory::packBuffers() {
                                         : nameOf(buffer.value)});
     }
   }
-  packing = pack(intervals);
-  tierPacking = pack(tierIntervals);
+  packing = packings.pack(intervals);
+  tierPacking = packings.pack(tierIntervals);
   for (auto [i, root] : llvm::enumerate(tierRoots))
     buffers[root].packed = tierPacking.offsets[i];
   for (auto [i, root] : llvm::enumerate(packedRoots))

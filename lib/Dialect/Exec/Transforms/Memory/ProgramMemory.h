@@ -78,7 +78,7 @@ public:
   /// Unites values that share memory; the caller sets fixed offsets afterwards.
   mlir::LogicalResult analyse();
   /// Packs buffers without a fixed offset.
-  void packBuffers();
+  void packBuffers(Packings &packings);
   /// Writes rows of offsets; the packed part of the arena begins at `base`, and
   /// that of the second tier at `tierBase`. With `profile`, also the bytes in
   /// use over time.

@@ -10,6 +10,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace cleave::exec {
@@ -41,6 +42,21 @@ int64_t maxLive(llvm::ArrayRef<Interval> intervals, int64_t *when = nullptr);
 /// Several orders are tried, and the best is improved; the result depends on
 /// the intervals alone.
 Packing pack(llvm::ArrayRef<Interval> intervals);
+
+/// Packs equal lists of intervals once: positions of a pipeline are alike.
+class Packings {
+public:
+  const Packing &pack(llvm::ArrayRef<Interval> intervals);
+  /// The number of different lists so far.
+  size_t size() const { return known.size(); }
+
+private:
+  struct Before {
+    bool operator()(const std::vector<Interval> &a,
+                    const std::vector<Interval> &b) const;
+  };
+  std::map<std::vector<Interval>, Packing, Before> known;
+};
 
 } // namespace cleave::exec
 
