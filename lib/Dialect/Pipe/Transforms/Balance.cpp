@@ -118,9 +118,12 @@ public:
   /// The time of the slowest stage of the fastest cut; infinite if there are
   /// too few ops at which a stage may begin.
   double fastest() {
-    run(INFINITY, [](const Best &a, const Best &b) {
-      return std::pair(a.slowest, a.sent) < std::pair(b.slowest, b.sent);
-    });
+    run(
+        INFINITY,
+        [](const Best &a, const Best &b) {
+          return std::pair(a.slowest, a.sent) < std::pair(b.slowest, b.sent);
+        },
+        /*bySlowest=*/true);
     return best[count].back().slowest;
   }
 
@@ -153,30 +156,37 @@ private:
     return cuts;
   }
 
-  /// Fills `best`: a prefix of a cut is better if `isBetter` says so. An order
-  /// by a maximum, by a sum, or by both in turn has a best prefix for each end.
+  /// Fills `best`: a prefix of a cut is better if `isBetter` says so; of equal
+  /// ones, that whose last stage begins first. An order by a maximum, by a sum,
+  /// or by both in turn has a best prefix for each end. With `bySlowest`, one
+  /// with a slower stage is never better.
   void run(double limit,
-           llvm::function_ref<bool(const Best &, const Best &)> isBetter) {
+           llvm::function_ref<bool(const Best &, const Best &)> isBetter,
+           bool bySlowest = false) {
     best.assign(count + 1, std::vector<Best>(places.size()));
     best[0][0].slowest = 0;
     for (int64_t k = 1; k <= count; ++k)
-      for (size_t end = k; end + (count - k) < places.size(); ++end)
-        for (size_t begin = k - 1; begin < end; ++begin) {
+      for (size_t end = k; end + (count - k) < places.size(); ++end) {
+        Best &known = best[k][end];
+        for (size_t begin = end; begin-- > static_cast<size_t>(k - 1);) {
+          double work = before[places[end]] - before[places[begin]];
+          // So are all that begin before it: a stage has few of the places.
+          if (work > limit || (bySlowest && work > known.slowest))
+            break;
           const Best &rest = best[k - 1][begin];
           if (rest.slowest == INFINITY)
             continue;
           int64_t received = begin ? crossing[places[begin]] : 0;
           // The values received count twice: their gradients are sent back.
-          double own = before[places[end]] - before[places[begin]] +
-                       2.0 * static_cast<double>(received) / link;
+          double own = work + 2.0 * static_cast<double>(received) / link;
           if (own > limit)
             continue;
           Best candidate{std::max(rest.slowest, own), rest.squares + own * own,
                          rest.sent + received, begin};
-          Best &known = best[k][end];
-          if (known.slowest == INFINITY || isBetter(candidate, known))
+          if (known.slowest == INFINITY || !isBetter(known, candidate))
             known = candidate;
         }
+      }
   }
 
   int64_t count;
