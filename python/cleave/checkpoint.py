@@ -13,7 +13,7 @@ from .forks import alone
 from .messages import some_names, warn
 from .processes import lead, together
 from .results import StepError
-from .state import path_of, problem
+from .state import flag, path_of, problem
 from .tensor_file import read_tensors
 
 #: What a checkpoint has beside tensors; a folder without it is none.
@@ -40,7 +40,7 @@ class Checkpoints:
             OSError: the checkpoint cannot be written.
             StepError: what would be saved is not finite.
         """
-        folder = path_of("folder", folder)
+        folder, check_finite = path_of("folder", folder), flag("check_finite", check_finite)
         lead(self._processes, "save a checkpoint", lambda: _check_place(folder))
         if check_finite and (wrong := self._live.session.check_finite()):
             raise StepError(f"{folder}: the checkpoint is not written: {wrong}")

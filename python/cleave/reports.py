@@ -78,8 +78,7 @@ class Reports:
                     + (f"positions 0 to {count - 1}" if count > 1 else "position 0 alone")
                 )
         if svg is not None:
-            with open(svg, "w") as file:
-                file.write(notebook.memory_svg(report, position if count > 1 else None))
+            _write("svg", svg, notebook.memory_svg(report, position if count > 1 else None))
         if count == 1:
             return report["memory"]
         plan = report["plan"]
@@ -133,8 +132,7 @@ class Reports:
             raise KeyError(f"the step has no tensor '{name}'{hint}")
         mesh = placement["mesh"]
         if svg is not None:
-            with open(svg, "w") as file:
-                file.write(visualize.draw(name, tensors[name], mesh))
+            _write("svg", svg, visualize.draw(name, tensors[name], mesh))
         return visualize.describe(name, tensors[name], mesh)
 
     def schedule(self, svg: str | os.PathLike | None = None,
@@ -155,11 +153,9 @@ class Reports:
             cleave.CompileError: `measured` is not such a trace.
         """
         shown = "" if measured is None else path_of("measured", measured)
-        for path, form in ((svg, "svg"), (trace, "perfetto")):
+        for name, path, form in (("svg", svg, "svg"), ("trace", trace, "perfetto")):
             if path is not None:
-                text = self._live.compiled.schedule(form, shown)
-                with open(path, "w") as file:
-                    file.write(text)
+                _write(name, path, self._live.compiled.schedule(form, shown))
         return self._live.compiled.schedule("text", shown)
 
     def placement(self, svg: str | os.PathLike | None = None) -> dict:
@@ -171,8 +167,7 @@ class Reports:
         """
         report = self.report()
         if svg is not None:
-            with open(svg, "w") as file:
-                file.write(notebook.placement_svg(report))
+            _write("svg", svg, notebook.placement_svg(report))
         return report["placement"]
 
     def __repr__(self) -> str:
@@ -202,3 +197,10 @@ class Reports:
     def timings(self) -> dict[str, float]:
         """Milliseconds of the last step of rank 0 by kind of work."""
         return self._live.session.timings()
+
+
+def _write(name: str, path: str | os.PathLike, text: str) -> None:
+    """Writes a picture. Raises TypeError for what is no path: a number would be an open file, as 1
+    is standard output, which would be closed."""
+    with open(path_of(name, path), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -4,6 +4,7 @@
 nothing has changed."""
 
 import copy
+import os
 import threading
 import time
 
@@ -333,6 +334,25 @@ def test_artifacts(step, tmp_path):
     with pytest.raises(CompileError, match="an artifact must be a regular file"):
         step._live.compiled.save(str(tmp_path / "full"))
     assert {p.name for p in tmp_path.iterdir()} == {"text.so", "full"}
+
+
+@pytest.mark.parametrize("path", [True, 1, 2, 0.5, b"x", "", "a\0b"])
+def test_pictures_have_a_path(step, path):
+    """A number is no open file, which would be closed."""
+    for draw in (step.memory, step.placement, step.schedule,
+                 lambda svg: step.visualize("first.weight", svg=svg),
+                 lambda svg: step.schedule(trace=svg)):
+        with pytest.raises((TypeError, ValueError), match="svg|trace"):
+            draw(svg=path)
+    for descriptor in (1, 2):
+        os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("value", [None, 0, "", "no"])
+def test_whether_a_state_is_checked_is_said(step, value, tmp_path):
+    with pytest.raises(TypeError, match="check_finite is .*, not True or False"):
+        step.save(tmp_path / "saved", check_finite=value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_call_at_a_time():
