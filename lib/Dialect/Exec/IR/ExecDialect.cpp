@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Exec/IR/ExecDialect.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
 

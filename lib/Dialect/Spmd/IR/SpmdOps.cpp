@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Chunks.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"

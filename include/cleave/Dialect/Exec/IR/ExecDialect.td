@@ -26,6 +26,8 @@ def Exec_Dialect : Dialect {
     `exec.kernel` holds generated code in the kernel form; commands call it and
     the libraries; memory planning gives every value an offset.
   }];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
   let useDefaultAttributePrinterParser = 1;
 }
 

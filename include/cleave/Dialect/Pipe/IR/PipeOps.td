@@ -45,7 +45,9 @@ def Pipe_Dialect : Dialect {
     of a result says how the values of all micro-batches become one value of the
     program.
   }];
-  let dependentDialects = ["::mlir::func::FuncDialect"];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect",
+                           "::mlir::func::FuncDialect"];
 }
 
 class Pipe_Op<string mnemonic, list<Trait> traits = []>

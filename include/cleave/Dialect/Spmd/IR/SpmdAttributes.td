@@ -30,6 +30,7 @@ def Spmd_Dialect : Dialect {
     An axis is *sequential* when its positions run one after the other on the
     same device: the micro-batch is one.
   }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
   let useDefaultAttributePrinterParser = 1;
   let extraClassDeclaration = [{
     void registerAttributes();
