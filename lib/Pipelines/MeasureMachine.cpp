@@ -9,7 +9,7 @@
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
-#include "mlir/Support/FileUtilities.h"
+#include "cleave/Support/OpenText.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include <cmath>
@@ -183,7 +183,7 @@ llvm::Expected<std::string> cleave::readMachine(StringRef text) {
   if (text.empty() || text.contains('='))
     return text.str();
   std::string error;
-  auto buffer = openInputFile(text, &error);
+  auto buffer = openText(text, &error);
   if (!buffer)
     return runtime::makeError("'" + text +
                               "' is neither rates, as flops=1e12,link=1e10, "

@@ -8,7 +8,7 @@
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Scheduling/Timeline/MeasuredCosts.h"
-#include "mlir/Support/FileUtilities.h"
+#include "cleave/Support/OpenText.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
 
@@ -27,7 +27,7 @@ openTrace(StringRef path) {
                               llvm::Twine(kMostMib) +
                               " MiB; trace fewer steps");
   std::string error;
-  auto buffer = mlir::openInputFile(path, &error);
+  auto buffer = openText(path, &error);
   if (!buffer)
     return runtime::makeError(error);
   return std::move(buffer);

@@ -8,8 +8,8 @@
 #include "PrecisionPatterns.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Support/OpenText.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include <set>
 
@@ -42,7 +42,7 @@ llvm::Expected<PrecisionPatterns> PrecisionPatterns::read(StringRef text) {
   std::string name = "entry ";
   if (!text.contains('=')) {
     std::string error;
-    file = openInputFile(text, &error);
+    file = openText(text, &error);
     if (!file)
       return llvm::createStringError(
           "'" + text +

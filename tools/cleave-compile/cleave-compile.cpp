@@ -18,9 +18,9 @@
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Support/CommandLine.h"
+#include "cleave/Support/OpenText.h"
 #include "mlir/Bytecode/BytecodeReader.h"
 #include "mlir/Parser/Parser.h"
-#include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/SourceMgr.h"
 
@@ -75,7 +75,7 @@ static int readScheduleFile(const Flags &flags, std::string &text) {
   if (flags.scheduleFile.empty())
     return 0;
   std::string error;
-  auto buffer = openInputFile(flags.scheduleFile, &error);
+  auto buffer = openText(flags.scheduleFile, &error);
   if (!buffer)
     return fail(error);
   if (buffer->getBuffer().contains('\0'))
@@ -89,7 +89,7 @@ static int readPolicyFile(const Flags &flags, std::string &policy) {
   if (flags.recomputeFile.empty())
     return 0;
   std::string error;
-  auto buffer = openInputFile(flags.recomputeFile, &error);
+  auto buffer = openText(flags.recomputeFile, &error);
   if (!buffer)
     return fail(error);
   auto parsed = pipe::RecomputePolicy::parse(buffer->getBuffer(), error);
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
   registerAllDialects(registry);
   MLIRContext context(registry);
   std::string error;
-  auto buffer = openInputFile(flags.input, &error);
+  auto buffer = openText(flags.input, &error);
   if (!buffer)
     return fail(error);
   if (!isBytecode(buffer->getMemBufferRef()) &&

@@ -13,8 +13,8 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Support/CommandLine.h"
+#include "cleave/Support/OpenText.h"
 #include "mlir/Parser/Parser.h"
-#include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/SourceMgr.h"
 
 using namespace mlir;
@@ -174,7 +174,7 @@ int cleave::referenceMain(int argc, char **argv,
       if (llvm::Error unwritable = runtime::checkWritable(path))
         return fail(llvm::toString(std::move(unwritable)));
   std::string error;
-  auto file = openInputFile(options.module, &error);
+  auto file = openText(options.module, &error);
   if (!file)
     return fail(error);
   llvm::SourceMgr sources;

@@ -228,6 +228,25 @@ def test_inputs_that_the_program_has_not(model, folder, flags, message):
     refuse(run(model, flags), folder, message)
 
 
+@pytest.mark.parametrize("name, flags", [
+    ("cleave-compile", "-o o.so /dev/zero"), ("cleave-reference", "/dev/zero"),
+    *(("cleave-compile", f"g.mlir --plan-only {flags}") for flags in (
+        "--machine=/dev/zero", "--recompute-file=/dev/zero",
+        "--mesh=pp=2 --micro-batches=2 --measured-costs=/dev/zero",
+        "--mesh=pp=2 --micro-batches=2 --schedule-file=/dev/zero",
+        "--precision=bf16 --precision-policy=/dev/zero")),
+    ("cleave-compile", "g.mlir --emit=schedule --mesh=pp=2 --micro-batches=2 --schedule-format=svg "
+                       "--measured-timeline=/dev/zero"),
+])
+def test_inputs_that_have_no_end(model, folder, name, flags):
+    """A device is not read until memory ends."""
+    (folder / "g.mlir").write_bytes((model / "g.mlir").read_bytes())
+    limited = ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", tool(name), *flags.split()]
+    # What may be given as text too is an error of usage.
+    code = 2 if "--machine" in flags or "--precision-policy" in flags else 1
+    refuse(limited, folder, "/dev/zero': it is a device, which may have no end", code=code)
+
+
 # Outputs ------------------------------------------------------------------------------
 
 OUTPUT_CASES = {
