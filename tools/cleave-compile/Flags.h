@@ -10,6 +10,7 @@
 
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Support/ByteSize.h"
+#include "cleave/Support/CommandLine.h"
 #include "llvm/Support/CommandLine.h"
 
 namespace cleave {
@@ -167,8 +168,8 @@ struct Flags {
           "Settings of the parameters that terms match, as of --no-decay: "
           "'*wte*,ndim<2: optimizer=adamw lr-scale=0.1 beta2=0.95'. The "
           "first group that matches a parameter applies; may be repeated")};
-  cl::opt<double> clip{"clip", cl::init(0.0), cl::cat(training),
-                       cl::desc("Clip the gradients' global 2-norm")};
+  NumberOption clip{"clip", cl::init(0.0), cl::cat(training),
+                    cl::desc("Clip the gradients' global 2-norm")};
   cl::opt<int64_t> microBatches{
       "micro-batches", cl::init(1), cl::cat(training),
       cl::desc("Equal parts in which the batch is computed, one "
@@ -238,11 +239,10 @@ struct Flags {
       cl::desc("With --precision fp16, the factor of the loss (arXiv "
                "1710.03740): dynamic, the default: it falls when a step "
                "overflows, and rises while steps do not; a number: constant")};
-  cl::opt<double> lossScaleInit{
-      "loss-scale-init", cl::init(65536), cl::cat(training),
-      cl::value_desc("number"),
-      cl::desc("The first loss scale (default 65536)")};
-  cl::opt<double> lossScaleMin{
+  NumberOption lossScaleInit{"loss-scale-init", cl::init(65536),
+                             cl::cat(training), cl::value_desc("number"),
+                             cl::desc("The first loss scale (default 65536)")};
+  NumberOption lossScaleMin{
       "loss-scale-min", cl::init(1), cl::cat(training),
       cl::value_desc("number"),
       cl::desc("The least loss scale (default 1): a step that overflows there "
@@ -294,7 +294,7 @@ struct Flags {
       cl::desc("With --compress: the axis of the mesh over which compressed "
                "gradients are summed, dp by default; over others they are "
                "summed in full")};
-  cl::opt<double> compressStages{
+  NumberOption compressStages{
       "compress-stages", cl::cat(training), cl::value_desc("density"),
       cl::desc(
           "Of each row (last dimension) of an activation, send this share "

@@ -42,9 +42,10 @@ std::string SettingFlags::read(graph::OptimizerSettings &out) const {
     if (!own.option->getNumOccurrences())
       continue;
     StringRef text = own.option->getValue();
+    bool isFlag = own.option->getValueExpectedFlag() == cl::ValueOptional;
     std::optional<double> value =
-        text.empty() ? 1.0 : graph::parseSetting(text);
-    if (!value)
+        isFlag && text.empty() ? 1.0 : graph::parseSetting(text);
+    if (!value || (!isFlag && (text == "true" || text == "false")))
       return "--" + own.flag + " is '" + text.str() + "', which is no number";
     out[own.name] = *value;
   }

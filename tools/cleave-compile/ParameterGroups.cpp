@@ -116,6 +116,10 @@ static llvm::Expected<ParameterOptions> parseGroup(StringRef text) {
   ParameterOptions group;
   SmallVector<StringRef> words;
   text.split(words, ' ', -1, /*KeepEmpty=*/false);
+  if (words.empty())
+    return llvm::createStringError(
+        "a group has no settings; write terms, a colon and settings, as in "
+        "'*bias: lr-scale=2'");
   for (StringRef word : words) {
     auto [key, value] = word.split('=');
     if (key == "optimizer") {
@@ -126,11 +130,15 @@ static llvm::Expected<ParameterOptions> parseGroup(StringRef text) {
       group.rule = value.str();
       continue;
     }
+    std::string name = llvm::join(llvm::split(key, '-'), "_");
     std::optional<double> number = graph::parseSetting(value);
-    if (!number)
+    bool isFlag = llvm::any_of(graph::allOptimizerSettings(),
+                               [&](const graph::NamedSetting &known) {
+                                 return known.name == name && known.isFlag;
+                               });
+    if (!number || (!isFlag && (value == "true" || value == "false")))
       return llvm::createStringError(
           "'" + word + "': expected a setting and its value, as in 'eps=1e-6'");
-    std::string name = llvm::join(llvm::split(key, '-'), "_");
     if (name == "lr_scale")
       group.lrScale = *number;
     else if (name == "weight_decay")
@@ -146,6 +154,9 @@ llvm::Error applyGroups(ModuleOp module, ArrayRef<std::string> groups,
   llvm::StringSet<> given;
   for (StringRef text : groups) {
     auto [terms, settings] = text.split(':');
+    if (terms.trim(", ").empty())
+      return llvm::createStringError("a group has no terms, and so no "
+                                     "parameters");
     auto names = matchParameters(module, terms);
     if (!names)
       return names.takeError();

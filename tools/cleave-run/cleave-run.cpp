@@ -99,9 +99,9 @@ struct Flags {
                "needed: it would learn to copy"),
       cl::value_desc("0|1"), cl::cat(dataCategory)};
 
-  cl::opt<double> rate{"lr", cl::desc("Peak learning rate (default 3e-4)"),
-                       cl::init(3e-4), cl::value_desc("rate"),
-                       cl::cat(trainingCategory)};
+  cleave::NumberOption rate{"lr", cl::desc("Peak learning rate (default 3e-4)"),
+                            cl::init(3e-4), cl::value_desc("rate"),
+                            cl::cat(trainingCategory)};
   cl::opt<Kind> scheduleKind{
       "lr-schedule",
       cl::desc("Learning rate after warm-up; values as transformers' "
@@ -114,7 +114,7 @@ struct Flags {
   cl::opt<int64_t> warmup{
       "warmup", cl::desc("Steps of linear warm-up (default 0)"), cl::init(0),
       cl::value_desc("n"), cl::cat(trainingCategory)};
-  cl::opt<double> minimum{
+  cleave::NumberOption minimum{
       "min-lr", cl::desc("The final learning rate (default 0)"), cl::init(0),
       cl::value_desc("rate"), cl::cat(trainingCategory)};
   cl::opt<int64_t> steps{

@@ -74,6 +74,21 @@ inline std::string findUnknownOption(int argc, const char *const *argv) {
   return "";
 }
 
+/// Parses a number. The library's own parser takes an empty text, as that of
+/// `--lr=$RATE` without RATE, as 0.
+struct NumberParser : llvm::cl::parser<double> {
+  using llvm::cl::parser<double>::parser;
+  bool parse(llvm::cl::Option &option, llvm::StringRef name,
+             llvm::StringRef text, double &value) {
+    if (text.trim().empty())
+      return option.error("'" + text + "' is no number");
+    return llvm::cl::parser<double>::parse(option, name, text, value);
+  }
+};
+
+/// An option whose value is a number.
+using NumberOption = llvm::cl::opt<double, false, NumberParser>;
+
 } // namespace cleave
 
 #endif // CLEAVE_SUPPORT_COMMANDLINE_H

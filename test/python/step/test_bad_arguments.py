@@ -143,6 +143,7 @@ RUN_FLAGS = {
     "--eval-every=3": "--eval-every needs --eval-data", "--trace-steps=3": "needs --trace",
     "--tokenizer t.json": "is tokens already",
     "--stop-at=0": "at least 1", "--trace-steps=0": "at least 1",
+    "--lr=": "is no number", "--min-lr=": "is no number", "--steps=": "invalid",
     "--random-init --weights w": "exclude one another",
     "--random-init --resume c": "exclude one another",
     "--weights w --resume c": "exclude one another",
@@ -171,6 +172,10 @@ COMPILE_FLAGS = {
     "-o o.so --optimizer sgd --eps=1": "no effect",
     "-o o.so --optimizer sgd --nesterov": "needs momentum",
     "-o o.so --optimizer sgd --dampening=nan": "finite",
+    "-o o.so --eps=": "--eps is '', which is no number",
+    "-o o.so --weight-decay=": "--weight-decay is '', which is no number",
+    "-o o.so --beta1=true": "--beta1 is 'true', which is no number",
+    "-o o.so --clip=": "is no number", "-o o.so --compress-stages=": "is no number",
     "--emit=nothing": "executable, llvm, cuda, schedule or memory, not 'nothing'",
     "--emit=step --report=r.json": "excludes --emit", "-o -": "standard output",
     "-o o.so second.mlir": "Too many positional arguments",
@@ -215,6 +220,10 @@ def test_flags_of_other_tools(folder, line):
     ("-o o.so --no-decay=ndim<", "expected a number"),
     ("-o o.so --no-decay=nothing*", "'nothing.' matches no parameter"),
     ("-o o.so --no-decay=[a", "invalid glob"),
+    ("-o o.so --group=*", "a group has no settings; write terms"),
+    ("-o o.so --group=:lr-scale=2", "a group has no terms"),
+    ("-o o.so --group=*:eps=true", "'eps=true': expected a setting and its value"),
+    ("-o o.so --group=*:eps=", "'eps=': expected a setting and its value"),
 ])
 def test_flags_that_do_not_fit_the_model(model, folder, flags, message):
     refuse(compiled(model, *flags.split()), folder, message)
