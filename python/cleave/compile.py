@@ -397,7 +397,9 @@ def compile(
             "'backward' or 'forward'"
         )
     # What the model asks for is known after its trace.
-    asked = precision or (gradient_dtype if gradient_dtype == "fp16" else "bf16")
+    asked = precision
+    if precision is None:
+        asked = gradient_dtype if gradient_dtype == "fp16" else "bf16"
     _check_precision(asked, residual, activation_reduction, merge_products, gradient_dtype)
     loss_scale_options(loss_scale, "fp16" if precision is None else precision)
     if save_precision not in ("f32", "bf16", "fp16", "fp8"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Iterable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from .state import byte_count, flag, path_of, whole
 from .step import log
@@ -69,10 +69,9 @@ def offload_options(kinds) -> dict:
     """The compiler's option of what is offloaded. Raises TypeError, ValueError."""
     if kinds is None:
         return {}
-    if isinstance(kinds, str) or not isinstance(kinds, Iterable):
+    if not isinstance(kinds, (list, tuple, set, frozenset)):
         raise TypeError(f"offload is {type(kinds).__name__}, not a list of what is offloaded, such "
                         "as ['state']")
-    kinds = list(kinds)
     if not all(isinstance(kind, str) for kind in kinds):
         raise TypeError("offload is a list of what is offloaded, such as ['state']")
     for kind in kinds:

@@ -194,7 +194,7 @@ def test_a_step_that_is_refused_changes_nothing():
 @pytest.mark.parametrize("settings, error, message", [
     (dict(offload=["weights"]), ValueError,
      "offload has 'weights'; what can be offloaded is 'state', 'masters' and 'saved'"),
-    (dict(offload="state"), TypeError, "offload is a list of what is offloaded"),
+    (dict(offload="state"), TypeError, "offload is str, not a list of what is offloaded"),
     (dict(offload=["masters"]), cleave.CompileError, "there are no masters"),
     (dict(offload=["state"], offload_dir=3), TypeError, "offload_dir is 3"),
 ])

@@ -22,10 +22,11 @@ VALUES = {
     "object": object(), "bytes": b"x", "complex": 1j, "set": {1}, "function": lambda: 0,
     "module": nn.Linear(2, 2), "nested": [[None]], "of none": {None: None}, "nan": float("nan"),
     "infinite": float("inf"), "negative": -(2 ** 70), "large": 2 ** 70, "nothing": "no such thing",
+    "tensor": torch.ones(2), "one element": torch.tensor(0.5), "empty": set(),
     "surrogate": "\udc80", "zero": "a\0b",
 }
-#: Folders may have any name.
-TAKEN = {("offload_dir", "nothing"), ("offload_dir", "surrogate")}
+#: Folders may have any name, and nothing may be offloaded.
+TAKEN = {("offload_dir", "nothing"), ("offload_dir", "surrogate"), ("offload", "empty")}
 
 
 @pytest.mark.parametrize("value", VALUES)
