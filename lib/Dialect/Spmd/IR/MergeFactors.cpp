@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -14,15 +15,6 @@
 using namespace cleave::spmd;
 using namespace cleave::graph;
 using llvm::ArrayRef;
-
-static std::string describe(ArrayRef<AxisRef> axes) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << "{";
-  llvm::interleaveComma(axes, os, [&](const AxisRef &a) { os << a.str(); });
-  os << "}";
-  return text;
-}
 
 /// Whether every axis of `axes` has size 1.
 static bool isTrivial(const Mesh &mesh, ArrayRef<AxisRef> axes) {
@@ -42,7 +34,7 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
       for (int64_t factor : dim) {
         if (!complete && !isTrivial(mesh, merged[factor])) {
           conflict(
-              "axes " + describe(merged[factor]) +
+              "axes " + setOfAxes(merged[factor]) +
               " shard a minor factor of a dimension whose major factor is not "
               "fully sharded");
           merged[factor].clear();
@@ -78,7 +70,7 @@ struct Claim {
     const Sharding &sharding = isResult ? *results[tensor] : *operands[tensor];
     return (isResult ? "result " : "operand ") + std::to_string(tensor) +
            " shards dimension " + std::to_string(dim) + " over " +
-           ::describe(sharding.dims[dim]);
+           setOfAxes(sharding.dims[dim]);
   }
 };
 } // namespace
@@ -191,7 +183,7 @@ FactorAxes cleave::spmd::mergeFactors(
       known = part;
     else if (claim.all)
       conflict(claim.describe(operands, results) +
-               ", another operand or result over " + describe(known));
+               ", another operand or result over " + setOfAxes(known));
   }
   cutInnerFactors(mesh, rule, merged, conflict);
   return merged;

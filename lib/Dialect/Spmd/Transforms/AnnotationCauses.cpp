@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -20,15 +21,8 @@ using namespace cleave::spmd;
 /// of a search.
 static constexpr size_t kReach = 400;
 
-static std::string listOf(ArrayRef<AxisRef> axes) {
-  std::string text;
-  for (const AxisRef &axis : axes)
-    text += (text.empty() ? "" : ", ") + axis.str();
-  return text;
-}
-
 std::string AnnotationCauses::find(Operation *op, ArrayRef<AxisRef> axes) {
-  auto [it, isNew] = known.try_emplace({op, listOf(axes)});
+  auto [it, isNew] = known.try_emplace({op, listAxes(axes)});
   if (isNew)
     it->second = findFrom(op, axes);
   return it->second;
@@ -69,7 +63,7 @@ std::string AnnotationCauses::findFrom(Operation *start,
         constrain && splits(constrain.getSharding())) {
       std::string line = placeOf(op);
       return "a value" + (line.empty() ? "" : " of " + line) +
-             " is annotated as sharded over " + listOf(axes);
+             " is annotated as sharded over " + listAxes(axes);
     }
     for (Value operand : op->getOperands()) {
       if (Operation *producer = operand.getDefiningOp()) {
@@ -84,7 +78,7 @@ std::string AnnotationCauses::findFrom(Operation *start,
       return "\"" +
              (name.empty() ? graph::nameArgument(function, index)
                            : name.str()) +
-             "\" is sharded over " + listOf(axes);
+             "\" is sharded over " + listAxes(axes);
     }
   }
   return {};

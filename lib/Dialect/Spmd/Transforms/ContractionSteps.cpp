@@ -7,18 +7,13 @@
 
 #include "ContractionSteps.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-
-static std::string text(ArrayRef<AxisRef> axes) {
-  return llvm::join(
-      llvm::map_range(axes, [](const AxisRef &axis) { return axis.str(); }),
-      ", ");
-}
 
 ContractionSteps::ContractionSteps(Operation *op, MeshOp mesh,
                                    const SeedOrder &seedOrder)
@@ -67,13 +62,14 @@ LogicalResult ContractionSteps::findFactor() {
     int64_t sizes[] = {mesh.size(known[0].axes), mesh.size(known[1].axes)};
     if (sizes[0] != sizes[1])
       return op->emitOpError("shards a dimension of size ")
-             << info.size << " over " << text(known[0].axes) << " and over "
-             << text(known[1].axes) << ", which have " << sizes[0] << " and "
-             << sizes[1] << " positions: steps need equal numbers of positions";
+             << info.size << " over " << listAxes(known[0].axes) << " and over "
+             << listAxes(known[1].axes) << ", which have " << sizes[0]
+             << " and " << sizes[1]
+             << " positions: steps need equal numbers of positions";
     if (info.size % sizes[0] != 0)
       return op->emitOpError("has a dimension of size ")
              << info.size << ", not divisible by the " << sizes[0]
-             << " positions of " << text(known[0].axes);
+             << " positions of " << listAxes(known[0].axes);
     if (found)
       return op->emitOpError("has two dimensions that are sharded in two ways: "
                              "steps need exactly one");
@@ -94,7 +90,7 @@ LogicalResult ContractionSteps::findTable(ShardingAttr sharding,
   if (size % parts != 0)
     return op->emitOpError("has a dimension of size ")
            << size << ", not divisible by the " << parts << " positions of "
-           << text(axes);
+           << listAxes(axes);
   at[tensor] = SplitDimension{static_cast<unsigned>(dim), axes};
   return success();
 }
@@ -107,7 +103,7 @@ std::optional<SentParts> ContractionSteps::sent(unsigned index) const {
 }
 
 Location ContractionSteps::location(ArrayRef<AxisRef> axes) const {
-  return withCause(op->getLoc(), "the steps of SUMMA over " + text(axes));
+  return withCause(op->getLoc(), "the steps of SUMMA over " + listAxes(axes));
 }
 
 Value ContractionSteps::constrain(OpBuilder &builder, Value value,

@@ -7,6 +7,7 @@
 
 #include "RingShifts.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "mlir/IR/BuiltinTypes.h"
 
 using namespace mlir;
@@ -16,11 +17,7 @@ using namespace cleave::spmd;
 std::string RingShifts::RingShift::str() const {
   if (steps == 0)
     return "not rotated";
-  std::string text = "rotated by " + std::to_string(steps) + " around {";
-  llvm::raw_string_ostream os(text);
-  llvm::interleaveComma(ring, os, [&](const AxisRef &a) { os << a.str(); });
-  os << "}";
-  return text;
+  return "rotated by " + std::to_string(steps) + " around " + setOfAxes(ring);
 }
 
 RingShifts::RingShift RingShifts::make(ArrayRef<AxisRef> ring,

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -15,15 +16,6 @@ using namespace cleave::spmd;
 //===----------------------------------------------------------------------===//
 // Effect on a sharding
 //===----------------------------------------------------------------------===//
-
-static std::string describe(ArrayRef<AxisRef> axes) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << "{";
-  llvm::interleaveComma(axes, os, [&](const AxisRef &a) { os << a.str(); });
-  os << "}";
-  return text;
-}
 
 static AxisList flatten(ArrayRef<AxisList> dims) {
   AxisList axes;
@@ -46,7 +38,7 @@ static Error remove(const Mesh &mesh, Sharding &sharding, unsigned dim,
         sharding.dims[dim] = cut->first;
         return std::nullopt;
       }
-  return "takes " + describe(axes) + " from dimension " + std::to_string(dim) +
+  return "takes " + setOfAxes(axes) + " from dimension " + std::to_string(dim) +
          " of a value of sharding " + sharding.str() +
          ", where they are not the minor axes";
 }
@@ -145,7 +137,7 @@ std::optional<std::string> cleave::spmd::applyCollective(const Mesh &mesh,
     auto cut = mesh.split(sharding.dims[move.from], mesh.size(move.axes));
     if (cut && mesh.significant(cut->first) == mesh.significant(move.axes))
       return std::nullopt;
-    return "rotates over " + describe(move.axes) + " dimension " +
+    return "rotates over " + setOfAxes(move.axes) + " dimension " +
            std::to_string(move.from) + " of a value of sharding " +
            sharding.str() + ", where they are not the major axes";
   }
@@ -153,7 +145,7 @@ std::optional<std::string> cleave::spmd::applyCollective(const Mesh &mesh,
     AxisList &dim = sharding.dims[move.from];
     auto cut = mesh.split(dim, mesh.size(move.axes));
     if (!cut || mesh.significant(cut->first) != mesh.significant(move.axes))
-      return "takes a part by " + describe(move.axes) + " of dimension " +
+      return "takes a part by " + setOfAxes(move.axes) + " of dimension " +
              std::to_string(move.from) + " of a value of sharding " +
              sharding.str() + ", where they are not the major axes";
     dim = cut->second;
