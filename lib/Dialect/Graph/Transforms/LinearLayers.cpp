@@ -7,6 +7,7 @@
 
 #include "LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Sources.h"
 
 using namespace mlir;
 using namespace cleave::graph;
@@ -76,18 +77,13 @@ LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry), parts(entry) {
 SmallVector<StringRef> LinearLayers::parametersOf(Value value) const {
   func::FuncOp function = entry;
   SmallVector<StringRef> names;
-  SmallVector<Value> work{value};
-  llvm::DenseSet<Value> seen;
-  while (!work.empty()) {
-    Value next = work.pop_back_val();
-    if (!seen.insert(next).second)
-      continue;
+  walkSources(value, [&](Value next, SmallVectorImpl<Value> &work) {
     if (Operation *op = next.getDefiningOp())
       llvm::append_range(work, op->getOperands());
     else if (unsigned index = cast<BlockArgument>(next).getArgNumber();
              hasRole(function, index, "parameter"))
       names.push_back(getArgString(function, index, kNameAttr));
-  }
+  });
   llvm::sort(names);
   return names;
 }

@@ -15,6 +15,7 @@
 #include "Stages.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/Sources.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -28,24 +29,19 @@ SmallVector<StageSet> Stages::places(Value value) const {
   if (op && flow.varies(op) && !stages.contains(op))
     return found;
   // A value that does not vary is where its parameters are.
-  SmallVector<Value> work{value};
-  llvm::DenseSet<Value> seen;
-  while (!work.empty()) {
-    Value next = work.pop_back_val();
-    if (!seen.insert(next).second)
-      continue;
+  graph::walkSources(value, [&](Value next, SmallVectorImpl<Value> &work) {
     Operation *from = next.getDefiningOp();
     if (from && !flow.varies(from)) {
       llvm::append_range(work, from->getOperands());
-      continue;
+      return;
     }
     if (auto argument = dyn_cast<BlockArgument>(next);
         argument &&
         !graph::hasRole(entry, argument.getArgNumber(), "parameter"))
-      continue;
+      return;
     if (auto it = present.find(next); it != present.end())
       found.push_back(it->second);
-  }
+  });
   return found;
 }
 

@@ -8,6 +8,7 @@
 #include "Stages.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/Sources.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -425,27 +426,22 @@ void Stages::placeWritten(bool backward) {
 /// computed from.
 int64_t Stages::lastSource(Value value) const {
   int64_t last = 0;
-  SmallVector<Value> work{value};
-  llvm::DenseSet<Value> seen;
-  while (!work.empty()) {
-    Value next = work.pop_back_val();
-    if (!seen.insert(next).second)
-      continue;
+  graph::walkSources(value, [&](Value next, SmallVectorImpl<Value> &work) {
     Operation *op = next.getDefiningOp();
     if (op && stages.contains(op)) {
       last = std::max(last, stages.lookup(op));
-      continue;
+      return;
     }
     if (!op) {
       auto it = present.find(next);
       if (it != present.end() && it->second.any())
         last = std::max<int64_t>(last, it->second.find_first());
-      continue;
+      return;
     }
     for (OpOperand &operand : op->getOpOperands())
       if (!flow.readsTypeOnly(operand))
         work.push_back(operand.get());
-  }
+  });
   return last;
 }
 

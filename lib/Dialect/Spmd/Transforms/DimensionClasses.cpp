@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/ScaledOperand.h"
+#include "cleave/Dialect/Graph/IR/Sources.h"
 #include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
 #include <numeric>
 
@@ -142,20 +143,14 @@ void DimensionClasses::addSharedState(DimensionClass &known) {
 }
 
 bool DimensionClasses::dependsOnInput(Value value) const {
-  SmallVector<Value> work{value};
-  llvm::DenseSet<Value> seen;
-  while (!work.empty()) {
-    Value next = work.pop_back_val();
-    if (!seen.insert(next).second)
-      continue;
-    if (auto argument = dyn_cast<BlockArgument>(next)) {
-      if (graph::hasRole(function, argument.getArgNumber(), "input"))
-        return true;
-      continue;
-    }
-    llvm::append_range(work, next.getDefiningOp()->getOperands());
-  }
-  return false;
+  bool depends = false;
+  graph::walkSources(value, [&](Value next, SmallVectorImpl<Value> &work) {
+    if (auto argument = dyn_cast<BlockArgument>(next))
+      depends |= graph::hasRole(function, argument.getArgNumber(), "input");
+    else if (!depends)
+      llvm::append_range(work, next.getDefiningOp()->getOperands());
+  });
+  return depends;
 }
 
 /// Adds the operands of `op` that are shared along `factor`: they have it alone
