@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -19,16 +20,13 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-static RankedTensorType tensor(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 /// Gives `to` the place of `from`, which has the same shape.
 static void placeAs(Operation *to, Operation *from) {
   if (ShardingAttr sharding = writtenShardingAttr(from->getResult(0)))
-    annotate(to, sharding,
-             writtenGlobalType(from->getResult(0))
-                 .clone(tensor(to->getResult(0)).getElementType()));
+    annotate(
+        to, sharding,
+        writtenGlobalType(from->getResult(0))
+            .clone(graph::tensorTypeOf(to->getResult(0)).getElementType()));
 }
 
 namespace {
@@ -88,7 +86,7 @@ static void joinLinear(graph::LinearOp product) {
   std::optional<Bias> bias = readBias(product, /*wide=*/false);
   if (!bias || product.getBias() || isPartial(product.getOutput()))
     return;
-  RankedTensorType vector = tensor(bias->vector);
+  RankedTensorType vector = graph::tensorTypeOf(bias->vector);
   if (vector.getRank() != 1 ||
       vector.getDimSize(0) != product.getType().getShape().back() ||
       vector.getElementType() != product.getType().getElementType() ||
@@ -128,7 +126,7 @@ private:
 Value HeadsToLinear::reshape(Value value, int64_t first, int64_t count) {
   if (count == 1)
     return value;
-  RankedTensorType type = tensor(value);
+  RankedTensorType type = graph::tensorTypeOf(value);
   RankedTensorType global = writtenGlobalType(value);
   std::optional<Sharding> sharding = writtenSharding(value);
   SmallVector<int64_t> shape(type.getShape()),
@@ -177,7 +175,8 @@ void HeadsToLinear::run() {
       equation->lhs.substr(kept) != summed ||
       equation->output != equation->lhs.substr(0, kept) + names)
     return;
-  RankedTensorType vector = tensor(bias->vector), type = product.getType();
+  RankedTensorType vector = graph::tensorTypeOf(bias->vector),
+                   type = product.getType();
   if (vector.getShape() != type.getShape().take_back(columns))
     return;
 

@@ -7,6 +7,7 @@
 
 #include "Pieces.h"
 #include "ProductGroups.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -20,10 +21,6 @@ namespace cleave::spmd {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-
-static RankedTensorType tensor(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 
 namespace {
 
@@ -89,13 +86,14 @@ Value Merger::concat(const Pieces &pieces) {
     return whole;
   Value first = pieces.values.front();
   if (std::optional<Pieces> inner = beforeReshape(pieces)) {
-    SmallVector<int64_t> shape(tensor(first).getShape());
+    SmallVector<int64_t> shape(graph::tensorTypeOf(first).getShape());
     shape[0] = 0;
     for (Value piece : pieces.values)
-      shape[0] += tensor(piece).getDimSize(0);
+      shape[0] += graph::tensorTypeOf(piece).getDimSize(0);
     Value whole = concat(*inner);
-    return placeAs(graph::ReshapeOp::create(builder, first.getLoc(),
-                                            tensor(first).clone(shape), whole),
+    return placeAs(graph::ReshapeOp::create(
+                       builder, first.getLoc(),
+                       graph::tensorTypeOf(first).clone(shape), whole),
                    first, 0);
   }
   for (const auto &[known, whole] : joined)
@@ -378,7 +376,7 @@ static std::optional<Sum> readSum(Operation *user, int64_t rank) {
     } else if (sum.element) {
       return std::nullopt;
     } else {
-      sum.element = tensor(user->getResult(0)).getElementType();
+      sum.element = graph::tensorTypeOf(user->getResult(0)).getElementType();
     }
     if (!user->hasOneUse())
       return std::nullopt;
@@ -432,8 +430,9 @@ void Merger::mergeBiasGradients(const Gradients &gradients) {
   insertBehind(results.values);
   Value whole = gradients.whole;
   if (first->element) {
-    whole = graph::CastOp::create(builder, whole.getLoc(),
-                                  tensor(whole).clone(first->element), whole);
+    whole = graph::CastOp::create(
+        builder, whole.getLoc(),
+        graph::tensorTypeOf(whole).clone(first->element), whole);
     if (ShardingAttr sharding = writtenShardingAttr(gradients.whole))
       annotate(whole.getDefiningOp(), sharding,
                writtenGlobalType(gradients.whole).clone(first->element));

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Pieces.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -14,12 +15,8 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-static RankedTensorType tensor(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 bool cleave::spmd::isAlike(Value a, Value b, int64_t dim) {
-  RankedTensorType x = tensor(a), y = tensor(b);
+  RankedTensorType x = graph::tensorTypeOf(a), y = graph::tensorTypeOf(b);
   if (x.getRank() != y.getRank() || x.getElementType() != y.getElementType() ||
       writtenShardingAttr(a) != writtenShardingAttr(b) ||
       x.getDimSize(dim) == 0 || y.getDimSize(dim) == 0)
@@ -33,8 +30,8 @@ Value cleave::spmd::placeAs(Value whole, Value piece, int64_t dim) {
   RankedTensorType global = writtenGlobalType(piece);
   if (ShardingAttr sharding = writtenShardingAttr(piece); sharding && global) {
     SmallVector<int64_t> shape(global.getShape());
-    shape[dim] = shape[dim] / tensor(piece).getDimSize(dim) *
-                 tensor(whole).getDimSize(dim);
+    shape[dim] = shape[dim] / graph::tensorTypeOf(piece).getDimSize(dim) *
+                 graph::tensorTypeOf(whole).getDimSize(dim);
     annotate(whole.getDefiningOp(), sharding,
              RankedTensorType::get(shape, global.getElementType()));
   }
@@ -56,11 +53,14 @@ Value cleave::spmd::cutFrom(const Pieces &pieces) {
         slice.getOffsets()[pieces.dim] != offset)
       return nullptr;
     whole = slice.getInput();
-    offset += tensor(piece).getDimSize(pieces.dim);
+    offset += graph::tensorTypeOf(piece).getDimSize(pieces.dim);
   }
-  SmallVector<int64_t> shape(tensor(pieces.values.front()).getShape());
+  SmallVector<int64_t> shape(
+      graph::tensorTypeOf(pieces.values.front()).getShape());
   shape[pieces.dim] = offset;
-  return tensor(whole).getShape() == ArrayRef<int64_t>(shape) ? whole : Value();
+  return graph::tensorTypeOf(whole).getShape() == ArrayRef<int64_t>(shape)
+             ? whole
+             : Value();
 }
 
 std::optional<Pieces> cleave::spmd::beforeReshape(const Pieces &pieces) {
@@ -70,8 +70,8 @@ std::optional<Pieces> cleave::spmd::beforeReshape(const Pieces &pieces) {
     if (!reshape || pieces.dim != 0)
       return std::nullopt;
     Value from = reshape.getInput();
-    ArrayRef<int64_t> shape = tensor(from).getShape(),
-                      rest = tensor(piece).getShape().drop_front();
+    ArrayRef<int64_t> shape = graph::tensorTypeOf(from).getShape(),
+                      rest = graph::tensorTypeOf(piece).getShape().drop_front();
     if (shape.size() <= rest.size() + 1 ||
         shape.take_back(rest.size()) != rest ||
         (!result.values.empty() && !isAlike(from, result.values.front(), 0)))
@@ -86,7 +86,7 @@ SmallVector<Operation *> cleave::spmd::cut(OpBuilder &builder, Value whole,
   SmallVector<Operation *> slices;
   int64_t offset = 0;
   for (Value piece : pieces.values) {
-    RankedTensorType type = tensor(piece);
+    RankedTensorType type = graph::tensorTypeOf(piece);
     SmallVector<int64_t> offsets(type.getRank(), 0), strides(type.getRank(), 1);
     offsets[pieces.dim] = offset;
     offset += type.getDimSize(pieces.dim);

@@ -8,6 +8,7 @@
 #include "ProductGroups.h"
 #include "Pieces.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -16,15 +17,12 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-static RankedTensorType tensor(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 std::optional<Product> Product::read(Operation *op) {
   if (auto linear = dyn_cast<graph::LinearOp>(op)) {
     // [..., i] by [o, i].
     graph::Einsum equation;
-    for (int64_t i = 0, e = tensor(linear.getInput()).getRank(); i + 1 < e; ++i)
+    for (int64_t i = 0, e = graph::tensorTypeOf(linear.getInput()).getRank();
+         i + 1 < e; ++i)
       equation.lhs += static_cast<char>('A' + i);
     equation.output = equation.lhs + "o";
     equation.lhs += "i";

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -20,13 +21,9 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-static RankedTensorType tensor(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 /// Gives `op`, whose result is `value` in another type, the place of `value`.
 static Value placeAs(Operation *op, Value value) {
-  Type element = tensor(op->getResult(0)).getElementType();
+  Type element = graph::tensorTypeOf(op->getResult(0)).getElementType();
   if (ShardingAttr sharding = writtenShardingAttr(value))
     annotate(op, sharding, writtenGlobalType(value).clone(element));
   return op->getResult(0);
@@ -39,7 +36,7 @@ static bool hasWideForm(Value value) {
   if (!op || !value.hasOneUse())
     return false;
   if (auto cast = dyn_cast<graph::CastOp>(op))
-    return tensor(cast.getInput()).getElementType().isF32();
+    return graph::tensorTypeOf(cast.getInput()).getElementType().isF32();
   if (auto sum = dyn_cast<graph::AddOp>(op))
     return sum.getLhs().getType() == sum.getType() &&
            sum.getRhs().getType() == sum.getType() &&
@@ -69,8 +66,8 @@ static bool isGradient(Value value) {
         return true;
       if (user->getNumResults() != 1)
         continue;
-      RankedTensorType from = tensor(forms[at]),
-                       to = tensor(user->getResult(0));
+      RankedTensorType from = graph::tensorTypeOf(forms[at]),
+                       to = graph::tensorTypeOf(user->getResult(0));
       bool isForm = isa<CommunicationOpInterface>(user) ||
                     (isa<graph::AddOp>(user) && from == to) ||
                     (user->getNumOperands() == 1 &&
@@ -98,8 +95,8 @@ static Operation *replaceByWide(OpBuilder &builder, Operation *op) {
        llvm::zip_equal(types, product->getResults(), op->getResults())) {
     result.setType(type);
     if (RankedTensorType global = writtenGlobalType(narrow))
-      globals.push_back(
-          TypeAttr::get(global.clone(tensor(result).getElementType())));
+      globals.push_back(TypeAttr::get(
+          global.clone(graph::tensorTypeOf(result).getElementType())));
     if (type == narrow.getType()) {
       narrow.replaceAllUsesWith(result);
       continue;
@@ -120,7 +117,8 @@ static Value widen(OpBuilder &builder, Value value) {
   Operation *op = value.getDefiningOp();
   if (!hasWideForm(value))
     return placeAs(graph::CastOp::create(builder, value.getLoc(),
-                                         tensor(value).clone(f32), value),
+                                         graph::tensorTypeOf(value).clone(f32),
+                                         value),
                    value);
   if (auto cast = dyn_cast<graph::CastOp>(op))
     return cast.getInput();
@@ -153,8 +151,8 @@ struct WidenSumsPass : cleave::spmd::impl::WidenSumsBase<WidenSumsPass> {
       if (!isSum || !hasWideForm(op->getOperand(0)) ||
           isGradient(op->getResult(0)))
         return;
-      auto element =
-          dyn_cast<FloatType>(tensor(op->getOperand(0)).getElementType());
+      auto element = dyn_cast<FloatType>(
+          graph::tensorTypeOf(op->getOperand(0)).getElementType());
       if (element && element.getWidth() == 16)
         sums.push_back(op);
     });
@@ -165,7 +163,8 @@ struct WidenSumsPass : cleave::spmd::impl::WidenSumsBase<WidenSumsPass> {
       Value terms = widen(builder, op->getOperand(0));
       Operation *sum = builder.clone(*op);
       sum->setOperand(0, terms);
-      sum->getResult(0).setType(tensor(narrow).clone(builder.getF32Type()));
+      sum->getResult(0).setType(
+          graph::tensorTypeOf(narrow).clone(builder.getF32Type()));
       Value rounded =
           placeAs(graph::CastOp::create(builder, op->getLoc(), narrow.getType(),
                                         placeAs(sum, narrow)),
