@@ -208,8 +208,12 @@ emitModule(mlir::ModuleOp module, const CpuTarget &target,
   return result;
 }
 
-FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
-                                              const CpuTarget &target) {
+/// What `print` makes of the code of `module` and the machine that it is for.
+static FailureOr<std::string>
+withCode(mlir::ModuleOp module, const CpuTarget &target,
+         llvm::function_ref<FailureOr<std::string>(llvm::Module &,
+                                                   llvm::TargetMachine &)>
+             print) {
   auto machine = cpu::createMachine(target);
   if (!machine)
     return module.emitError(llvm::toString(machine.takeError()));
@@ -217,25 +221,31 @@ FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
   auto code = emitModule(module, target, **machine, context);
   if (failed(code))
     return failure();
-  auto object = cpu::emitObject(**code, **machine);
-  if (!object)
-    return module.emitError(llvm::toString(object.takeError()));
-  return std::move(*object);
+  return print(**code, **machine);
+}
+
+FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
+                                              const CpuTarget &target) {
+  return withCode(module, target,
+                  [&](llvm::Module &code,
+                      llvm::TargetMachine &machine) -> FailureOr<std::string> {
+                    auto object = cpu::emitObject(code, machine);
+                    if (!object)
+                      return module.emitError(
+                          llvm::toString(object.takeError()));
+                    return std::move(*object);
+                  });
 }
 
 FailureOr<std::string> cleave::printLLVM(mlir::ModuleOp module,
                                          const CpuTarget &target) {
-  auto machine = cpu::createMachine(target);
-  if (!machine)
-    return module.emitError(llvm::toString(machine.takeError()));
-  llvm::LLVMContext context;
-  auto code = emitModule(module, target, **machine, context);
-  if (failed(code))
-    return failure();
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  (*code)->print(stream, nullptr);
-  return text;
+  return withCode(module, target,
+                  [](llvm::Module &code, llvm::TargetMachine &) {
+                    std::string text;
+                    llvm::raw_string_ostream stream(text);
+                    code.print(stream, nullptr);
+                    return FailureOr<std::string>(text);
+                  });
 }
 
 //===----------------------------------------------------------------------===//
