@@ -153,12 +153,7 @@ static int answerFit(ModuleOp model, const CompileOptions &options,
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   cleave::failWithoutSignals();
-  SmallVector<cl::Option *> foreign;
-  for (auto &entry : cl::getRegisteredOptions())
-    if (!entry.first.starts_with("help") && entry.first != "version")
-      foreign.push_back(entry.second);
-  for (cl::Option *option : foreign)
-    option->removeArgument();
+  cleave::removeForeignOptions();
   Flags flags;
   cl::HideUnrelatedOptions({&general, &training, &target});
   // Help requests, which need no model.

@@ -335,12 +335,7 @@ int main(int argc, char **argv) {
   if (llvm::is_contained(llvm::ArrayRef(argv, argc),
                          llvm::StringRef("--reference")))
     return runReference(argc, argv);
-  llvm::SmallVector<cl::Option *> foreign;
-  for (auto &entry : cl::getRegisteredOptions())
-    if (!entry.first.starts_with("help") && entry.first != "version")
-      foreign.push_back(entry.second);
-  for (cl::Option *option : foreign)
-    option->removeArgument();
+  cleave::removeForeignOptions();
   Flags flags;
   cl::HideUnrelatedOptions(
       {&modelCategory, &dataCategory, &trainingCategory, &outputCategory});

@@ -11,6 +11,7 @@
 #include "cleave/Support/Version.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Config/llvm-config.h"
 #include "llvm/Support/CommandLine.h"
@@ -42,6 +43,17 @@ inline void failWithoutSignals() {
   (void)llvm::sys::Process::FixupStandardFileDescriptors();
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);
+}
+
+/// Takes the options of LLVM's libraries from a program that has none of its
+/// own yet, but for those of help.
+inline void removeForeignOptions() {
+  llvm::SmallVector<llvm::cl::Option *> foreign;
+  for (auto &entry : llvm::cl::getRegisteredOptions())
+    if (!entry.first.starts_with("help") && entry.first != "version")
+      foreign.push_back(entry.second);
+  for (llvm::cl::Option *option : foreign)
+    option->removeArgument();
 }
 
 /// What is wrong with the first option of a command line that is not known:
