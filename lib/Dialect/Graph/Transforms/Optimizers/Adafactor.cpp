@@ -24,6 +24,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Rules.h"
+#include "Settings.h"
 #include "UpdateBuilder.h"
 #include <cmath>
 
@@ -67,10 +68,7 @@ public:
                  "without, 0.05 is taken for it",
          .isFlag = true,
          .drawn = {0.0, 1.0}},
-        {.name = "weight_decay",
-         .value = 0.0,
-         .text = "decoupled weight decay",
-         .drawn = {0.0, 0.1, 0.5}},
+        weightDecay(0.0),
     };
     return table;
   }

@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Rules.h"
+#include "Settings.h"
 #include "UpdateBuilder.h"
 
 using namespace mlir;
@@ -36,18 +37,12 @@ public:
          .value = 0.0,
          .text = "the learning rate is divided by 1 + (t - 1) times this",
          .drawn = {0.0, 0.5}},
-        {.name = "eps",
-         .value = 1e-10,
-         .text = "added to the denominator",
-         .isDivisorFloor = true},
+        denominatorFloor(1e-10),
         {.name = "initial_accumulator_value",
          .value = 0.0,
          .text = "what the sum of squared gradients starts with",
          .drawn = {0.0, 0.1}},
-        {.name = "weight_decay",
-         .value = 0.0,
-         .text = "added to the gradient times the parameter",
-         .drawn = {0.0, 0.1, 0.5}},
+        weightDecay(0.0, "added to the gradient times the parameter"),
     };
     return table;
   }

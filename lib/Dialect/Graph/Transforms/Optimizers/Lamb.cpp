@@ -22,6 +22,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Rules.h"
+#include "Settings.h"
 #include "UpdateBuilder.h"
 
 using namespace mlir;
@@ -40,24 +41,11 @@ public:
 
   ArrayRef<OptimizerSetting> settings() const override {
     static const OptimizerSetting table[] = {
-        {.name = "beta1",
-         .value = 0.9,
-         .text = "decay of the mean of gradients",
-         .below = 1.0,
-         .drawn = {0.5, 0.9}},
-        {.name = "beta2",
-         .value = 0.999,
-         .text = "decay of the mean of squared gradients",
-         .below = 1.0,
-         .drawn = {0.0, 0.9, 0.999}},
-        {.name = "eps",
-         .value = 1e-6,
-         .text = "added to the denominator",
-         .isDivisorFloor = true},
-        {.name = "weight_decay",
-         .value = 0.01,
-         .text = "added to the step times the parameter, before its norm",
-         .drawn = {0.0, 0.1, 0.5}},
+        meanDecay({0.5, 0.9}),
+        squareDecay(),
+        denominatorFloor(1e-6),
+        weightDecay(0.01,
+                    "added to the step times the parameter, before its norm"),
         {.name = "always_adapt",
          .value = 1.0,
          .text = "steps are relative to the parameter's norm also without "

@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Rules.h"
+#include "Settings.h"
 #include "UpdateBuilder.h"
 
 using namespace mlir;
@@ -43,10 +44,7 @@ public:
          .text = "decay of the mean of gradients",
          .below = 1.0,
          .drawn = {0.0, 0.9, 0.99}},
-        {.name = "weight_decay",
-         .value = 0.0,
-         .text = "decoupled weight decay",
-         .drawn = {0.0, 0.1, 0.5}},
+        weightDecay(0.0),
     };
     return table;
   }

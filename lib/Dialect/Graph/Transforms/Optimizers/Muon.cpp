@@ -21,6 +21,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Rules.h"
+#include "Settings.h"
 #include "UpdateBuilder.h"
 #include <cmath>
 
@@ -100,10 +101,7 @@ public:
          .text = "steps as large as AdamW's: 0.2 sqrt(max(rows, columns))",
          .isFlag = true,
          .drawn = {0.0, 1.0}},
-        {.name = "weight_decay",
-         .value = 0.1,
-         .text = "decoupled weight decay",
-         .drawn = {0.0, 0.1, 0.5}},
+        weightDecay(0.1),
     };
     return table;
   }

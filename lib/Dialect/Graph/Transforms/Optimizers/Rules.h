@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// One function a rule, each in a file of its own; Rules.cpp has the table.
+/// One function a rule, each in a file of its own; Rules.cpp has the table,
+/// Settings.h what several have.
 ///
 /// | file | rule | state |
 /// |---|---|---|

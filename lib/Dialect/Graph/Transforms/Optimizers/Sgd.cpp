@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Rules.h"
+#include "Settings.h"
 #include "UpdateBuilder.h"
 
 using namespace mlir;
@@ -36,10 +37,7 @@ public:
          .text = "Nesterov's momentum",
          .isFlag = true,
          .drawn = {0.0, 1.0}},
-        {.name = "weight_decay",
-         .value = 0.0,
-         .text = "added to the gradient times the parameter",
-         .drawn = {0.0, 0.1, 0.5}},
+        weightDecay(0.0, "added to the gradient times the parameter"),
     };
     return table;
   }
