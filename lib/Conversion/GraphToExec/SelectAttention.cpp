@@ -54,6 +54,25 @@ struct SelectAttention : OpRewritePattern<graph::AttentionOp> {
   }
 };
 
+/// The command that computes the gradients of an attention, as `op` reads it.
+/// The bias's type is null if its gradient is not computed.
+template <typename Op>
+AttentionGradOp createGradient(PatternRewriter &rewriter, Op op,
+                               ArrayRef<Type> types) {
+  Readable as{rewriter, op.getLoc()};
+  return AttentionGradOp::create(
+      rewriter, op.getLoc(), types[0], types[1], types[2], types[3],
+      as.heads(op.getGradient()), as.heads(op.getQuery()),
+      as.heads(op.getKey()), as.heads(op.getValue()), as.heads(op.getOutput()),
+      as.dense(op.getLse()), op.getBias(), op.getMask(),
+      as.dense(op.getSegments()), as.dense(op.getRng()),
+      as.dense(op.getOrigin()), as.dense(op.getKeySegments()),
+      as.dense(op.getQueryStarts()), as.dense(op.getKeyStarts()),
+      op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
+      op.getDropoutAttr(), op.getDropoutIdAttr(), op.getGlobalShapeAttr(),
+      op.getBlocksAttr());
+}
+
 /// One command computes the gradients for query, key and value and, if wanted,
 /// for the bias.
 struct SelectAttentionGrad : OpRewritePattern<graph::AttentionGradOp> {
@@ -78,20 +97,9 @@ struct SelectAttentionGrad : OpRewritePattern<graph::AttentionGradOp> {
     // All operands are available at the earlier of the two.
     if (bias && bias->isBeforeInBlock(op))
       rewriter.setInsertionPoint(bias);
-    Readable as{rewriter, op.getLoc()};
     SmallVector<Type> types(op.getResultTypes());
-    auto command = AttentionGradOp::create(
-        rewriter, op.getLoc(), types[0], types[1], types[2],
-        bias ? bias.getBiasGradient().getType() : Type(),
-        as.heads(op.getGradient()), as.heads(op.getQuery()),
-        as.heads(op.getKey()), as.heads(op.getValue()),
-        as.heads(op.getOutput()), as.dense(op.getLse()), op.getBias(),
-        op.getMask(), as.dense(op.getSegments()), as.dense(op.getRng()),
-        as.dense(op.getOrigin()), as.dense(op.getKeySegments()),
-        as.dense(op.getQueryStarts()), as.dense(op.getKeyStarts()),
-        op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
-        op.getDropoutAttr(), op.getDropoutIdAttr(), op.getGlobalShapeAttr(),
-        op.getBlocksAttr());
+    types.push_back(bias ? bias.getBiasGradient().getType() : Type());
+    AttentionGradOp command = createGradient(rewriter, op, types);
     if (bias)
       rewriter.replaceOp(bias, command.getBiasGradient());
     rewriter.replaceOp(op,
@@ -112,20 +120,11 @@ struct CompleteBiasGrad : OpRewritePattern<graph::AttentionBiasGradOp> {
       if (isa<graph::AttentionGradOp>(user) &&
           llvm::equal(user->getOperands(), op->getOperands()))
         return failure();
-    Readable as{rewriter, op.getLoc()};
-    auto command = AttentionGradOp::create(
-        rewriter, op.getLoc(), denseType(tensorType(op.getQuery())),
-        denseType(tensorType(op.getKey())),
-        denseType(tensorType(op.getValue())), op.getBiasGradient().getType(),
-        as.heads(op.getGradient()), as.heads(op.getQuery()),
-        as.heads(op.getKey()), as.heads(op.getValue()),
-        as.heads(op.getOutput()), as.dense(op.getLse()), op.getBias(),
-        op.getMask(), as.dense(op.getSegments()), as.dense(op.getRng()),
-        as.dense(op.getOrigin()), as.dense(op.getKeySegments()),
-        as.dense(op.getQueryStarts()), as.dense(op.getKeyStarts()),
-        op.getScaleAttr(), op.getCausalAttr(), op.getWindowAttr(),
-        op.getDropoutAttr(), op.getDropoutIdAttr(), op.getGlobalShapeAttr(),
-        op.getBlocksAttr());
+    AttentionGradOp command = createGradient(
+        rewriter, op,
+        {denseType(tensorType(op.getQuery())),
+         denseType(tensorType(op.getKey())),
+         denseType(tensorType(op.getValue())), op.getBiasGradient().getType()});
     rewriter.replaceOp(op, command.getBiasGradient());
     return success();
   }
