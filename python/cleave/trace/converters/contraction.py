@@ -52,9 +52,8 @@ def product_with_vector(c, a, b):
     return c.b.reduce("sum", c.b.binary("mul", a, b), [a.type.rank - 1])
 
 
-@converts(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
-def addmm(c, bias, a, b, beta=1, alpha=1):
-    result = product(c, a, b)
+def add_bias(c, bias, result, beta, alpha):
+    """beta * bias + alpha * result; a bias times 0 is not read."""
     if alpha != 1:
         result = c.b.binary("mul", result, c.b.scalar(alpha, result.dtype))
     if beta == 0:
@@ -62,18 +61,16 @@ def addmm(c, bias, a, b, beta=1, alpha=1):
     if beta != 1:
         bias = c.b.binary("mul", bias, c.b.scalar(beta, bias.dtype))
     return c.b.binary("add", result, bias)
+
+
+@converts(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
+def addmm(c, bias, a, b, beta=1, alpha=1):
+    return add_bias(c, bias, product(c, a, b), beta, alpha)
 
 
 @converts(aten.addbmm.default)
 def addbmm(c, bias, a, b, beta=1, alpha=1):
-    result = c.b.contract("bij,bjk->ik", a, b)
-    if alpha != 1:
-        result = c.b.binary("mul", result, c.b.scalar(alpha, result.dtype))
-    if beta == 0:
-        return result
-    if beta != 1:
-        bias = c.b.binary("mul", bias, c.b.scalar(beta, bias.dtype))
-    return c.b.binary("add", result, bias)
+    return add_bias(c, bias, c.b.contract("bij,bjk->ik", a, b), beta, alpha)
 
 
 @converts(aten._trilinear.default)
