@@ -9,58 +9,39 @@
 #include "cleave/Runtime/Core/CudaLibraries.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 
-#include <mutex>
-#include <optional>
-
 using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
 
 static llvm::Expected<CublasLt> openCublasLt() {
-  auto library =
-      openCudaLibrary("libcublasLt.so.13", "contractions on a GPU");
+  auto library = openCudaLibrary("libcublasLt.so.13", "contractions on a GPU");
   if (!library)
     return makeError(llvm::toString(library.takeError()) +
                      "; it comes with the toolkit of CUDA 13, and as the "
                      "Python package nvidia-cublas");
   CublasLt found;
-  const char *missing = nullptr;
-  auto find = [&](auto &function, const char *name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-        findFunction(*library, name));
-    if (!function)
-      missing = name;
-  };
-  find(found.create, "cublasLtCreate");
-  find(found.destroy, "cublasLtDestroy");
-  find(found.version, "cublasLtGetVersion");
-  find(found.createDesc, "cublasLtMatmulDescCreate");
-  find(found.destroyDesc, "cublasLtMatmulDescDestroy");
-  find(found.setDesc, "cublasLtMatmulDescSetAttribute");
-  find(found.createLayout, "cublasLtMatrixLayoutCreate");
-  find(found.destroyLayout, "cublasLtMatrixLayoutDestroy");
-  find(found.setLayout, "cublasLtMatrixLayoutSetAttribute");
-  find(found.createPreference, "cublasLtMatmulPreferenceCreate");
-  find(found.destroyPreference, "cublasLtMatmulPreferenceDestroy");
-  find(found.setPreference, "cublasLtMatmulPreferenceSetAttribute");
-  find(found.heuristics, "cublasLtMatmulAlgoGetHeuristic");
-  find(found.checkAlgorithm, "cublasLtMatmulAlgoCheck");
-  find(found.multiply, "cublasLtMatmul");
-  if (missing)
-    return makeError(llvm::Twine("libcublasLt.so.13 has no ") + missing);
+  CudaFunctions functions(*library);
+  functions.find(found.create, "cublasLtCreate");
+  functions.find(found.destroy, "cublasLtDestroy");
+  functions.find(found.version, "cublasLtGetVersion");
+  functions.find(found.createDesc, "cublasLtMatmulDescCreate");
+  functions.find(found.destroyDesc, "cublasLtMatmulDescDestroy");
+  functions.find(found.setDesc, "cublasLtMatmulDescSetAttribute");
+  functions.find(found.createLayout, "cublasLtMatrixLayoutCreate");
+  functions.find(found.destroyLayout, "cublasLtMatrixLayoutDestroy");
+  functions.find(found.setLayout, "cublasLtMatrixLayoutSetAttribute");
+  functions.find(found.createPreference, "cublasLtMatmulPreferenceCreate");
+  functions.find(found.destroyPreference, "cublasLtMatmulPreferenceDestroy");
+  functions.find(found.setPreference, "cublasLtMatmulPreferenceSetAttribute");
+  functions.find(found.heuristics, "cublasLtMatmulAlgoGetHeuristic");
+  functions.find(found.checkAlgorithm, "cublasLtMatmulAlgoCheck");
+  functions.find(found.multiply, "cublasLtMatmul");
+  if (llvm::Error error = functions.check("libcublasLt.so.13"))
+    return error;
   return found;
 }
 
 llvm::Expected<const CublasLt *> CublasLt::get() {
-  static std::mutex mutex;
-  static std::optional<CublasLt> opened;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (!opened) {
-    llvm::Expected<CublasLt> library = openCublasLt();
-    if (!library)
-      return library.takeError();
-    opened = *library;
-  }
-  return &*opened;
+  return openOnce<CublasLt>(openCublasLt);
 }
 
 static const char *nameOf(int status) {

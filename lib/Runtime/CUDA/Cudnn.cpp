@@ -12,8 +12,6 @@
 #include "cleave/Runtime/Core/ProgramIO.h"
 
 #include <cstdlib>
-#include <mutex>
-#include <optional>
 
 using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
@@ -78,20 +76,14 @@ static Expected<Functions> openFunctions() {
                      "; it comes as the Python package nvidia-cudnn-cu13");
   Functions found;
   size_t (*version)() = nullptr;
-  const char *missing = nullptr;
-  auto find = [&](auto &function, const char *name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-        findFunction(*library, name));
-    if (!function)
-      missing = name;
-  };
-  find(version, "cudnnGetVersion");
-  find(found.create, "cudnnCreate");
-  find(found.destroy, "cudnnDestroy");
-  find(found.setStream, "cudnnSetStream");
-  find(found.errorString, "cudnnGetErrorString");
-  if (missing)
-    return makeError(llvm::Twine("libcudnn.so.9 has no ") + missing);
+  CudaFunctions functions(*library);
+  functions.find(version, "cudnnGetVersion");
+  functions.find(found.create, "cudnnCreate");
+  functions.find(found.destroy, "cudnnDestroy");
+  functions.find(found.setStream, "cudnnSetStream");
+  functions.find(found.errorString, "cudnnGetErrorString");
+  if (Error error = functions.check("libcudnn.so.9"))
+    return error;
   if (version() < oldestVersion)
     return makeError("cuDNN is too old: of version " + llvm::Twine(version()) +
                      ", and Cleave needs " + llvm::Twine(oldestVersion));
@@ -100,16 +92,7 @@ static Expected<Functions> openFunctions() {
 }
 
 Expected<const Functions *> Functions::get() {
-  static std::mutex mutex;
-  static std::optional<Functions> opened;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (!opened) {
-    Expected<Functions> library = openFunctions();
-    if (!library)
-      return library.takeError();
-    opened = *library;
-  }
-  return &*opened;
+  return openOnce<Functions>(openFunctions);
 }
 
 Expected<std::unique_ptr<Cudnn>> Cudnn::open(CUstream stream, int capability) {

@@ -9,9 +9,6 @@
 #include "cleave/Runtime/Core/CudaLibraries.h"
 #include "cleave/Runtime/Core/ProgramIO.h"
 
-#include <mutex>
-#include <optional>
-
 using namespace cleave::runtime;
 using namespace cleave::runtime::cuda;
 
@@ -19,38 +16,31 @@ using namespace cleave::runtime::cuda;
 static constexpr int oldestVersion = 21400;
 
 static llvm::Expected<Nccl> openNccl() {
-  auto library =
-      openCudaLibrary("libnccl.so.2", "collectives between GPUs");
+  auto library = openCudaLibrary("libnccl.so.2", "collectives between GPUs");
   if (!library)
     return makeError(llvm::toString(library.takeError()) +
                      "; it comes as the Python package nvidia-nccl-cu13");
   Nccl found;
-  const char *missing = nullptr;
-  auto find = [&](auto &function, const char *name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-        findFunction(*library, name));
-    if (!function)
-      missing = name;
-  };
-  find(found.version, "ncclGetVersion");
-  find(found.errorString, "ncclGetErrorString");
-  find(found.makeId, "ncclGetUniqueId");
-  find(found.create, "ncclCommInitRankConfig");
-  find(found.finalize, "ncclCommFinalize");
-  find(found.destroy, "ncclCommDestroy");
-  find(found.abort, "ncclCommAbort");
-  find(found.asyncError, "ncclCommGetAsyncError");
-  find(found.groupStart, "ncclGroupStart");
-  find(found.groupEnd, "ncclGroupEnd");
-  find(found.allReduce, "ncclAllReduce");
-  find(found.allGather, "ncclAllGather");
-  find(found.reduceScatter, "ncclReduceScatter");
-  find(found.broadcast, "ncclBroadcast");
-  find(found.reduce, "ncclReduce");
-  find(found.send, "ncclSend");
-  find(found.receive, "ncclRecv");
-  if (missing)
-    return makeError(llvm::Twine("libnccl.so.2 has no ") + missing);
+  CudaFunctions functions(*library);
+  functions.find(found.version, "ncclGetVersion");
+  functions.find(found.errorString, "ncclGetErrorString");
+  functions.find(found.makeId, "ncclGetUniqueId");
+  functions.find(found.create, "ncclCommInitRankConfig");
+  functions.find(found.finalize, "ncclCommFinalize");
+  functions.find(found.destroy, "ncclCommDestroy");
+  functions.find(found.abort, "ncclCommAbort");
+  functions.find(found.asyncError, "ncclCommGetAsyncError");
+  functions.find(found.groupStart, "ncclGroupStart");
+  functions.find(found.groupEnd, "ncclGroupEnd");
+  functions.find(found.allReduce, "ncclAllReduce");
+  functions.find(found.allGather, "ncclAllGather");
+  functions.find(found.reduceScatter, "ncclReduceScatter");
+  functions.find(found.broadcast, "ncclBroadcast");
+  functions.find(found.reduce, "ncclReduce");
+  functions.find(found.send, "ncclSend");
+  functions.find(found.receive, "ncclRecv");
+  if (llvm::Error error = functions.check("libnccl.so.2"))
+    return error;
   int version = 0;
   if (llvm::Error error =
           found.check(found.version(&version), "asking its version"))
@@ -61,18 +51,7 @@ static llvm::Expected<Nccl> openNccl() {
   return found;
 }
 
-llvm::Expected<const Nccl *> Nccl::get() {
-  static std::mutex mutex;
-  static std::optional<Nccl> opened;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (!opened) {
-    llvm::Expected<Nccl> library = openNccl();
-    if (!library)
-      return library.takeError();
-    opened = *library;
-  }
-  return &*opened;
-}
+llvm::Expected<const Nccl *> Nccl::get() { return openOnce<Nccl>(openNccl); }
 
 llvm::Error Nccl::check(int status, const llvm::Twine &what) const {
   if (status == nccl::Success || status == nccl::InProgress)

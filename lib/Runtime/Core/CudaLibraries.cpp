@@ -157,3 +157,9 @@ cleave::runtime::openCudaLibrary(llvm::StringRef name,
 void *cleave::runtime::findFunction(void *library, const char *name) {
   return ::dlsym(library, name);
 }
+
+llvm::Error CudaFunctions::check(llvm::StringRef name) const {
+  if (!missing)
+    return llvm::Error::success();
+  return makeError(name + " has no " + missing);
+}

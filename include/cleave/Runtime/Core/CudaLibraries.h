@@ -10,6 +10,8 @@
 
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,40 @@ llvm::Expected<void *> openCudaLibrary(llvm::StringRef name,
 
 /// The address of a function of such a library; null if it has none.
 void *findFunction(void *library, const char *name);
+
+/// The functions of such a library. `missing` is the last one that was asked
+/// for and that it has not.
+class CudaFunctions {
+public:
+  explicit CudaFunctions(void *library) : library(library) {}
+
+  template <typename F> void find(F &function, const char *name) {
+    function = reinterpret_cast<F>(findFunction(library, name));
+    if (!function)
+      missing = name;
+  }
+  /// An error if one is missing from the library, which is called `name`.
+  llvm::Error check(llvm::StringRef name) const;
+
+private:
+  void *library;
+  const char *missing = nullptr;
+};
+
+/// What `open` gives at its first success, for the whole process.
+template <typename T>
+llvm::Expected<const T *> openOnce(llvm::Expected<T> (*open)()) {
+  static std::mutex mutex;
+  static std::optional<T> opened;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!opened) {
+    llvm::Expected<T> library = open();
+    if (!library)
+      return library.takeError();
+    opened = *library;
+  }
+  return &*opened;
+}
 
 } // namespace cleave::runtime
 
