@@ -161,6 +161,8 @@ Error Gpu::launch(CUfunction function, const Launch &launch,
 }
 
 Error Gpu::makeChunks() {
+  if (Error error = makeCurrent())
+    return error;
   for (int i = 0; i < 2 && !chunks[i]; ++i) {
     Expected<CUevent> event = makeEvent();
     if (!event)
@@ -177,8 +179,6 @@ Error Gpu::makeChunks() {
 Error Gpu::read(CUdeviceptr from, void *to, int64_t bytes) {
   if (bytes == 0)
     return Error::success();
-  if (Error error = makeCurrent())
-    return error;
   if (Error error = makeChunks())
     return error;
   auto sizeOf = [&](int64_t at) { return std::min(kChunkBytes, bytes - at); };
@@ -213,8 +213,6 @@ Error Gpu::read(CUdeviceptr from, void *to, int64_t bytes) {
 Error Gpu::write(CUdeviceptr to, const void *from, int64_t bytes) {
   if (bytes == 0)
     return Error::success();
-  if (Error error = makeCurrent())
-    return error;
   if (Error error = makeChunks())
     return error;
   int turn = 0;

@@ -348,15 +348,8 @@ NcclExchange::make(const CollectiveCommand &command,
                  exchangeStagingBytes(command)};
   own.calls = std::move(plan->calls);
   own.name = "the " + collectiveName(command.collective).str() + " of " + name;
-  for (auto [from, to] : {std::pair(&plan->before, &own.before),
-                          std::pair(&plan->after, &own.after)})
-    for (Launch &launch : *from) {
-      Expected<CUfunction> function =
-          gpu.find(launch.symbol, static_cast<int>(launch.sharedBytes));
-      if (!function)
-        return function.takeError();
-      to->push_back({*function, std::move(launch)});
-    }
+  if (Error error = findLaunches(gpu, *plan, own.before, own.after))
+    return error;
   for (CUevent *event : {&own.ready, &own.ended}) {
     Expected<CUevent> made = gpu.makeEvent();
     if (!made)

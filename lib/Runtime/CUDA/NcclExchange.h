@@ -8,6 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
 #define CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
 
+#include "FoundLaunches.h"
 #include "Gpu.h"
 #include "Nccl.h"
 #include "WorkRecord.h"
@@ -114,7 +115,7 @@ struct NcclExchange::Collective {
   CUstream stream = nullptr;
   /// Staging memory that it uses.
   MemoryRange staging;
-  std::vector<std::pair<CUfunction, Launch>> before, after;
+  FoundLaunches before, after;
   std::vector<ExchangeCall> calls;
   /// When its turn has come, and when it has ended.
   CUevent ready = nullptr, ended = nullptr;

@@ -150,15 +150,8 @@ SharedExchange::make(const CollectiveCommand &command,
   Expected<ExchangePlan> plan = planExchange(command, where);
   if (!plan)
     return plan.takeError();
-  for (auto [from, to] : {std::pair(&plan->before, &own.before),
-                          std::pair(&plan->after, &own.after)})
-    for (Launch &launch : *from) {
-      Expected<CUfunction> function =
-          gpu.find(launch.symbol, static_cast<int>(launch.sharedBytes));
-      if (!function)
-        return function.takeError();
-      to->push_back({*function, std::move(launch)});
-    }
+  if (Error error = findLaunches(gpu, *plan, own.before, own.after))
+    return error;
   if (std::string symbol = reductionSymbol(command); !symbol.empty()) {
     Expected<CUfunction> function = gpu.find(symbol, 0);
     if (!function)

@@ -8,6 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_CUDA_SHAREDEXCHANGE_H
 #define CLEAVE_LIB_RUNTIME_CUDA_SHAREDEXCHANGE_H
 
+#include "FoundLaunches.h"
 #include "Gpu.h"
 #include "WorkRecord.h"
 #include "cleave/Runtime/CUDA/ExchangePlan.h"
@@ -85,7 +86,7 @@ struct SharedExchange::Collective {
   /// How often it has been started.
   uint64_t times = 0;
   bool transfer = false;
-  std::vector<std::pair<CUfunction, Launch>> before, after;
+  FoundLaunches before, after;
   /// Of its reductions, or null.
   CUfunction reduction = nullptr;
   /// Staging memory that it uses.
