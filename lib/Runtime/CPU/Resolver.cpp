@@ -12,7 +12,6 @@
 #include "cleave/Runtime/Core/Rows.h"
 #include "llvm/ADT/StringExtras.h"
 
-
 using namespace cleave::runtime;
 
 /// Builds the steps of a program for one rank.
@@ -253,23 +252,16 @@ void Executor::tune(const Program &program, const Arena &arena,
                     const ThreadTeam &team, ContractionTuner &tuner) {
   (void)cacheLibraryMemory();
   team.adopt();
-  for (const auto &[name, entry] : program.entries) {
-    RowReader rows(entry, program.parts.size());
-    for (const Action &action : entry.actions) {
-      llvm::ArrayRef<int64_t> row = rows.next(action);
-      for (const Command &command :
-           program.parts[static_cast<size_t>(action.part)].commands) {
-        if (command.kind != CommandKind::Contract)
-          continue;
-        const ContractCommand &c = command.contract;
-        auto at = [&](const Ref &ref) {
-          return arena.data() + row[static_cast<size_t>(ref.buffer)] +
-                 ref.offset;
-        };
-        tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
-      }
-    }
-  }
+  forEachCommand(program, [&](const Command &command,
+                              llvm::ArrayRef<int64_t> row) {
+    if (command.kind != CommandKind::Contract)
+      return;
+    const ContractCommand &c = command.contract;
+    auto at = [&](const Ref &ref) {
+      return arena.data() + row[static_cast<size_t>(ref.buffer)] + ref.offset;
+    };
+    tuner.choose(c, at(c.a), at(c.b), at(c.c), team);
+  });
 }
 
 llvm::Expected<Executor> Executor::create(const Artifact &artifact,

@@ -484,24 +484,19 @@ Error CudaDevice::tune() {
     return Error::success();
   if (Error error = gpu->makeCurrent())
     return error;
-  for (const auto &[name, entry] : program.entries) {
-    RowReader rows(entry, program.parts.size());
-    for (const Action &action : entry.actions) {
-      llvm::ArrayRef<int64_t> row = rows.next(action);
-      for (const Command &command :
-           program.parts[static_cast<size_t>(action.part)].commands) {
+  Error failure = Error::success();
+  forEachCommand(
+      program, [&](const Command &command, llvm::ArrayRef<int64_t> row) {
         const ContractCommand &c = command.contract;
         if (command.kind != CommandKind::Contract || c.m == 0 || c.n == 0 ||
             c.k == 0 || c.batch == 0)
-          continue;
+          return;
         auto at = [&](const Ref &ref) {
           return arena + static_cast<CUdeviceptr>(
                              row[static_cast<size_t>(ref.buffer)] + ref.offset);
         };
-        if (Error error = contractions->tune(c, Operands(c, at), gpu->compute))
-          return error;
-      }
-    }
-  }
-  return Error::success();
+        if (!failure)
+          failure = contractions->tune(c, Operands(c, at), gpu->compute);
+      });
+  return failure;
 }

@@ -32,6 +32,21 @@ private:
   std::vector<int64_t> row;
 };
 
+/// Calls `visit(command, row)` with each command in the order in which the
+/// entries of `program` run it, and the row of its action.
+template <typename F>
+void forEachCommand(const Program &program, const F &visit) {
+  for (const auto &[name, entry] : program.entries) {
+    RowReader rows(entry, program.parts.size());
+    for (const Action &action : entry.actions) {
+      llvm::ArrayRef<int64_t> row = rows.next(action);
+      for (const Command &command :
+           program.parts[static_cast<size_t>(action.part)].commands)
+        visit(command, row);
+    }
+  }
+}
+
 /// An action, and the offset of each buffer of its part.
 struct PlacedAction {
   Action action;
