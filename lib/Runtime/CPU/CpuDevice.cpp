@@ -8,6 +8,7 @@
 #include "cleave/Runtime/CPU/CpuDevice.h"
 #include "OneDnn.h"
 #include "cleave/Runtime/CPU/Executor.h"
+#include "cleave/Runtime/Core/DeviceCalls.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <cstring>
@@ -29,6 +30,8 @@ public:
         tuner(ContractionTuner::fromEnvironment()) {}
 
 private:
+  using Calls = DeviceCalls<CpuDevice>;
+  friend Calls;
   static const cleave_device_api kApi;
 
   static CpuDevice &of(cleave_device *device) {
@@ -64,7 +67,7 @@ private:
   /// What the device shows to its caller.
   std::string failure, choiceText, tierText;
   std::optional<Stop> stopped;
-  std::map<std::string, std::vector<cleave_sent>, std::less<>> sent;
+  SentLists sent;
   std::string traced;
   std::vector<cleave_event> events;
 };
@@ -143,11 +146,7 @@ int CpuDevice::run(llvm::StringRef entry, cleave_stop &stop) {
 
 /// The texts of `list` live as long as the executor.
 void CpuDevice::note(llvm::StringRef entry) {
-  std::vector<cleave_sent> &list = sent[entry.str()];
-  list.clear();
-  for (const Communication &c : executor->getCommunication(entry))
-    list.push_back({c.kind.c_str(), c.axes.c_str(), c.count, c.exchanges,
-                    c.elements, c.bytes, c.nanoseconds});
+  sent.note(entry, executor->getCommunication(entry));
 }
 
 llvm::ArrayRef<cleave_event> CpuDevice::listTrace() {
@@ -177,28 +176,11 @@ const cleave_device_api CpuDevice::kApi = {
           *what = {"CPU", "", -1, 0};
 #endif
         },
-    .allocate =
-        [](cleave_device *device, int64_t arena, int64_t tier) {
-          return of(device).end(of(device).allocate(arena, tier));
-        },
+    .allocate = Calls::allocate,
     .address = [](cleave_device *device) { return of(device).arena.data(); },
-    .read =
-        [](cleave_device *device, int32_t place, int64_t offset, void *to,
-           int64_t bytes) {
-          return of(device).end(
-              of(device).read(place, offset, static_cast<char *>(to), bytes));
-        },
-    .write =
-        [](cleave_device *device, int32_t place, int64_t offset,
-           const void *from, int64_t bytes) {
-          return of(device).end(of(device).write(
-              place, offset, static_cast<const char *>(from), bytes));
-        },
-    .zero =
-        [](cleave_device *device, int32_t place, int64_t offset,
-           int64_t bytes) {
-          return of(device).end(of(device).zero(place, offset, bytes));
-        },
+    .read = Calls::read,
+    .write = Calls::write,
+    .zero = Calls::zero,
     .tune =
         [](cleave_device *device, const char *choices) {
           CpuDevice &own = of(device);
@@ -234,8 +216,7 @@ const cleave_device_api CpuDevice::kApi = {
         [](cleave_device *device) {
           return of(device).end(of(device).executor->compareRequests());
         },
-    .run = [](cleave_device *device, const char *entry,
-              cleave_stop *stop) { return of(device).run(entry, *stop); },
+    .run = Calls::run,
     .facts =
         [](cleave_device *device, cleave_run_facts *facts) {
           const Executor &executor = *of(device).executor;
@@ -247,14 +228,7 @@ const cleave_device_api CpuDevice::kApi = {
                     0};
           llvm::copy(executor.getBreakdown().nanoseconds, facts->nanoseconds);
         },
-    .sent = [](cleave_device *device, const char *entry,
-               const cleave_sent **list) -> int64_t {
-      auto it = of(device).sent.find(entry);
-      if (it == of(device).sent.end())
-        return 0;
-      *list = it->second.data();
-      return static_cast<int64_t>(it->second.size());
-    },
+    .sent = Calls::sent,
     .set_timing = [](cleave_device *device,
                      int32_t on) { of(device).executor->setTiming(on != 0); },
     .start_trace =
@@ -278,8 +252,8 @@ const cleave_device_api CpuDevice::kApi = {
           own.tierText = own.tier ? own.tier->failure() : "";
           return own.tierText.c_str();
         },
-    .error = [](cleave_device *device) { return of(device).failure.c_str(); },
-    .close = [](cleave_device *device) { delete &of(device); },
+    .error = Calls::error,
+    .close = Calls::close,
 };
 
 llvm::Expected<cleave_device *>

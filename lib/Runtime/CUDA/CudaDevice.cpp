@@ -245,11 +245,7 @@ void CudaDevice::note(llvm::StringRef entry) {
   auto it = entries.find(entry);
   if (it == entries.end())
     return;
-  std::vector<cleave_sent> &list = sent[entry.str()];
-  list.clear();
-  for (const Communication &c : it->second.sent.list())
-    list.push_back({c.kind.c_str(), c.axes.c_str(), c.count, c.exchanges,
-                    c.elements, c.bytes, c.nanoseconds});
+  sent.note(entry, it->second.sent.list());
 }
 
 const cleave_device_api CudaDevice::kApi = {
@@ -263,28 +259,11 @@ const cleave_device_api CudaDevice::kApi = {
           else
             llvm::consumeError(bytes.takeError());
         },
-    .allocate =
-        [](cleave_device *device, int64_t arena, int64_t tier) {
-          return of(device).end(of(device).allocate(arena, tier));
-        },
+    .allocate = Calls::allocate,
     .address = [](cleave_device *) -> char * { return nullptr; },
-    .read =
-        [](cleave_device *device, int32_t place, int64_t offset, void *to,
-           int64_t bytes) {
-          return of(device).end(
-              of(device).read(place, offset, static_cast<char *>(to), bytes));
-        },
-    .write =
-        [](cleave_device *device, int32_t place, int64_t offset,
-           const void *from, int64_t bytes) {
-          return of(device).end(of(device).write(
-              place, offset, static_cast<const char *>(from), bytes));
-        },
-    .zero =
-        [](cleave_device *device, int32_t place, int64_t offset,
-           int64_t bytes) {
-          return of(device).end(of(device).zero(place, offset, bytes));
-        },
+    .read = Calls::read,
+    .write = Calls::write,
+    .zero = Calls::zero,
     .tune =
         [](cleave_device *device, const char *choices) {
           of(device).contractions->take(choices);
@@ -310,8 +289,7 @@ const cleave_device_api CudaDevice::kApi = {
         [](cleave_device *device) {
           return of(device).end(of(device).requests->compare());
         },
-    .run = [](cleave_device *device, const char *entry,
-              cleave_stop *stop) { return of(device).run(entry, *stop); },
+    .run = Calls::run,
     .facts =
         [](cleave_device *device, cleave_run_facts *facts) {
           const CudaDevice &own = of(device);
@@ -322,14 +300,7 @@ const cleave_device_api CudaDevice::kApi = {
                     own.followed};
           llvm::copy(own.breakdown.nanoseconds, facts->nanoseconds);
         },
-    .sent = [](cleave_device *device, const char *entry,
-               const cleave_sent **list) -> int64_t {
-      auto it = of(device).sent.find(entry);
-      if (it == of(device).sent.end())
-        return 0;
-      *list = it->second.data();
-      return static_cast<int64_t>(it->second.size());
-    },
+    .sent = Calls::sent,
     .set_timing = [](cleave_device *device,
                      int32_t on) { of(device).timing = on != 0; },
     .start_trace =
@@ -350,8 +321,8 @@ const cleave_device_api CudaDevice::kApi = {
     .library_bytes =
         [](cleave_device *device) { return outsideBytes(of(device).program); },
     .tier_failure = [](cleave_device *) { return ""; },
-    .error = [](cleave_device *device) { return of(device).failure.c_str(); },
-    .close = [](cleave_device *device) { delete &of(device); },
+    .error = Calls::error,
+    .close = Calls::close,
 };
 
 extern "C" __attribute__((visibility("default"))) cleave_device *

@@ -19,7 +19,7 @@
 #include "cleave/Runtime/CUDA/CommandLaunches.h"
 #include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Communicator/Requests.h"
-#include "cleave/Runtime/Core/Device.h"
+#include "cleave/Runtime/Core/DeviceCalls.h"
 #include "cleave/Runtime/Core/RunRecord.h"
 #include <deque>
 #include <map>
@@ -41,6 +41,8 @@ public:
   ~CudaDevice();
 
 private:
+  using Calls = DeviceCalls<CudaDevice>;
+  friend Calls;
   static const cleave_device_api kApi;
 
   struct Launches {
@@ -270,7 +272,7 @@ private:
   /// Of the code in the artifact that is loaded.
   const char *codeSymbol = nullptr;
   std::optional<Stop> stopped;
-  std::map<std::string, std::vector<cleave_sent>, std::less<>> sent;
+  SentLists sent;
 };
 
 } // namespace cleave::runtime::cuda
