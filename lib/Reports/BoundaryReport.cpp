@@ -17,12 +17,13 @@ namespace json = llvm::json;
 
 /// The bytes of the value that stage `to` gathers from slices that it receives;
 /// nothing if the value is not sent in slices.
-static std::optional<double> bytesWhole(Value value, int64_t to) {
+static std::optional<double> bytesWhole(Value value, int64_t to,
+                                        const SymbolTable &functions) {
   for (OpOperand &use : value.getUses()) {
     auto reader = dyn_cast<InvokeOp>(use.getOwner());
     if (!reader || static_cast<int64_t>(reader.getStage()) != to)
       continue;
-    func::FuncOp function = reader.getPartFunction();
+    auto function = functions.lookup<func::FuncOp>(reader.getCallee());
     if (!function || function.isExternal())
       continue;
     for (Operation *user :
@@ -34,7 +35,9 @@ static std::optional<double> bytesWhole(Value value, int64_t to) {
 }
 
 json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
-  int64_t count = ProgramOp(known.program).getMicroBatches();
+  ProgramOp program = known.program;
+  int64_t count = program.getMicroBatches();
+  SymbolTable functions(program->getParentOfType<ModuleOp>());
   struct Sent {
     json::Array values;
     double elements = 0, bytes = 0, elementsOnce = 0, bytesOnce = 0;
@@ -43,7 +46,7 @@ json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
   std::map<std::pair<int64_t, int64_t>, Sent> boundaries;
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     InvokeOp run = invoke;
-    func::FuncOp function = run.getPartFunction();
+    auto function = functions.lookup<func::FuncOp>(run.getCallee());
     std::set<int64_t> readers;
     for (Operation *user : run->getUsers())
       if (auto reader = dyn_cast<InvokeOp>(user))
@@ -66,7 +69,7 @@ json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
                                 .getTerminator()
                                 ->getOperand(result)
                                 .getLoc());
-        std::optional<double> whole = bytesWhole(value, to);
+        std::optional<double> whole = bytesWhole(value, to, functions);
         sent.bytesWhole += once ? 0 : whole.value_or(bytesOf(value));
         sent.values.push_back(json::Object{{"part", part.name},
                                            {"type", shape},
