@@ -59,12 +59,32 @@ void Flow::listOps() {
   unused.clear();
   for (auto [i, op] : llvm::enumerate(body)) {
     positions[&op] = i;
-    // A barrier belongs to the part of the value that it waits for.
-    if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
-        ruled && !isa<spmd::BarrierOp>(op))
-      if (auto list = ruled.getShardingRule().unused; !list.empty())
-        unused[&op] = list;
+    findUnused(&op);
   }
+}
+
+void Flow::findUnused(Operation *op) {
+  // A barrier belongs to the part of the value that it waits for.
+  if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+      ruled && !isa<spmd::BarrierOp>(op))
+    if (auto list = ruled.getShardingRule().unused; !list.empty())
+      unused[op] = list;
+}
+
+void Flow::add(Operation *op) {
+  findUnused(op);
+  findVarying(op);
+  findRole(op);
+}
+
+void Flow::forget(Operation *op) {
+  for (Value result : op->getResults())
+    varying.erase(result);
+  roles.erase(op);
+  unused.erase(op);
+  positions.erase(op);
+  prologue.erase(op);
+  early.erase(op);
 }
 
 LogicalResult Flow::analyze() {
@@ -156,29 +176,35 @@ void Flow::findVarying() {
   for (BlockArgument argument : body.getArguments())
     if (layout(argument).kind == Layout::Split)
       varying.insert(argument);
-  for (Operation &op : body.without_terminator()) {
-    bool varies = isOfMicroBatch(&op);
-    for (OpOperand &operand : op.getOpOperands())
-      varies |= varying.contains(operand.get()) && !readsTypeOnly(operand);
-    if (varies && !isAccumulation(&op))
-      varying.insert(op.result_begin(), op.result_end());
-  }
+  for (Operation &op : body.without_terminator())
+    findVarying(&op);
+}
+
+void Flow::findVarying(Operation *op) {
+  bool varies = isOfMicroBatch(op);
+  for (OpOperand &operand : op->getOpOperands())
+    varies |= varying.contains(operand.get()) && !readsTypeOnly(operand);
+  if (varies && !isAccumulation(op))
+    varying.insert(op->result_begin(), op->result_end());
 }
 
 /// Seeds begin backward, gradients and what is written to buffers the update.
 void Flow::findRoles() {
-  for (Operation &op : body.without_terminator()) {
-    PartId role = PartId::Forward;
-    if (isa<graph::SeedOp>(op))
-      role = PartId::Backward;
-    if (isa<graph::GradientOp, graph::WrittenOp>(op))
-      role = PartId::Update;
-    for (OpOperand &operand : op.getOpOperands())
-      if (Operation *from = operand.get().getDefiningOp();
-          from && !readsTypeOnly(operand))
-        role = std::max(role, part(from));
-    roles[&op] = role;
-  }
+  for (Operation &op : body.without_terminator())
+    findRole(&op);
+}
+
+void Flow::findRole(Operation *op) {
+  PartId role = PartId::Forward;
+  if (isa<graph::SeedOp>(op))
+    role = PartId::Backward;
+  if (isa<graph::GradientOp, graph::WrittenOp>(op))
+    role = PartId::Update;
+  for (OpOperand &operand : op->getOpOperands())
+    if (Operation *from = operand.get().getDefiningOp();
+        from && !readsTypeOnly(operand))
+      role = std::max(role, part(from));
+  roles[op] = role;
 }
 
 /// A gradient that is a part of a larger value is taken from it where it is

@@ -69,6 +69,11 @@ public:
   /// too early, and if updates were asked to join backward and cannot. Must run
   /// again after ops have changed.
   llvm::LogicalResult analyze();
+  /// Finds the role of an op that was inserted, whose operands have theirs, and
+  /// whether it varies; forgets an op that is erased. Enough for ops of forward
+  /// and backward until all are analyzed again.
+  void add(mlir::Operation *op);
+  void forget(mlir::Operation *op);
 
   int64_t microBatches() const { return count; }
 
@@ -119,8 +124,11 @@ public:
 private:
   bool onSequentialAxis(llvm::ArrayRef<spmd::AxisRef> axes) const;
   void listOps();
+  void findUnused(mlir::Operation *op);
   void findVarying();
+  void findVarying(mlir::Operation *op);
   void findRoles();
+  void findRole(mlir::Operation *op);
   void takePartsInUpdate();
   void findEarlyUpdates();
   llvm::LogicalResult mergeUpdate();

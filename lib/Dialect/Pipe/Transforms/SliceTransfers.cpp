@@ -46,8 +46,13 @@ private:
     stages.forget(op);
     if (place && op->getNumOperands() != 0)
       stages.place(op, *place);
+    added.insert(op);
   }
-  void notifyOperationErased(Operation *op) override { stages.forget(op); }
+  void notifyOperationErased(Operation *op) override {
+    stages.forget(op);
+    flow.forget(op);
+    added.remove(op);
+  }
 
   std::optional<SlicePlan> choose(const SentValue &sent) const;
   void apply(const SentValue &sent, const SlicePlan &plan);
@@ -72,6 +77,8 @@ private:
   /// and those that were cut.
   llvm::MapVector<Value, SmallVector<Value, 1>> slices;
   SmallVector<spmd::SliceOp> cut;
+  /// The ops that were inserted for one value.
+  llvm::SetVector<Operation *> added;
 };
 } // namespace
 
@@ -239,9 +246,16 @@ FailureOr<int64_t> TransferSlicer::run() {
       continue;
     apply(*sent, *plan);
     ++count;
-    if (failed(flow.analyze()))
-      return failure();
+    // As few as were added: all of them for each value sent take quadratic
+    // time.
+    SmallVector<Operation *> ops(added.takeVector());
+    llvm::sort(
+        ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+    for (Operation *op : ops)
+      flow.add(op);
   }
+  if (count && failed(flow.analyze()))
+    return failure();
   return count;
 }
 
