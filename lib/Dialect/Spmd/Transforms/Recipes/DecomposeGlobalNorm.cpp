@@ -36,9 +36,24 @@ GlobalNormDecomposition::GlobalNormDecomposition(ModuleOp module,
   }
 }
 
-/// Returns the sharding of `gradient` as it is annotated: that of the
-/// `graph.gradient` behind casts and products with constants.
-static Sharding shardingOf(Annotator &annotator, Value gradient) {
+namespace {
+/// The shardings of gradients as they are annotated.
+class GradientShardings {
+public:
+  explicit GradientShardings(Annotator &annotator) : annotator(annotator) {}
+
+  /// The sharding of the `graph.gradient` before casts and products with
+  /// constants.
+  Sharding of(Value gradient);
+
+private:
+  Annotator &annotator;
+  /// The arguments of each function by name.
+  DenseMap<Operation *, llvm::StringMap<BlockArgument>> arguments;
+};
+} // namespace
+
+Sharding GradientShardings::of(Value gradient) {
   Sharding sharding =
       Sharding::replicated(graph::tensorTypeOf(gradient).getRank());
   while (Operation *op = gradient.getDefiningOp()) {
@@ -55,11 +70,13 @@ static Sharding shardingOf(Annotator &annotator, Value gradient) {
   if (auto constrain = op.getInput().getDefiningOp<ConstrainOp>())
     return constrain.getSharding().getSharding();
   auto function = op->getParentOfType<func::FuncOp>();
-  for (BlockArgument argument : function.getArguments())
-    if (graph::getArgString(function, argument.getArgNumber(),
-                            graph::kNameAttr) == op.getParameter())
-      sharding = annotator.given(argument);
-  return sharding;
+  auto [own, fresh] = arguments.try_emplace(function);
+  if (fresh)
+    for (BlockArgument argument : function.getArguments())
+      own->second[graph::getArgString(function, argument.getArgNumber(),
+                                      graph::kNameAttr)] = argument;
+  BlockArgument argument = own->second.lookup(op.getParameter());
+  return argument ? annotator.given(argument) : sharding;
 }
 
 /// Returns all axes of `sharding`, sorted, as one text.
@@ -75,9 +92,10 @@ namespace {
 /// Builds sums of squares by grains.
 class GrainSums {
 public:
-  /// `annotator` is null without a mesh.
-  GrainSums(Annotator *annotator, int64_t grains, graph::Formula f)
-      : annotator(annotator), grains(grains), f(f) {
+  /// `annotator` is null without a mesh, and there are no `shardings` then.
+  GrainSums(Annotator *annotator, std::optional<GradientShardings> &shardings,
+            int64_t grains, graph::Formula f)
+      : annotator(annotator), shardings(shardings), grains(grains), f(f) {
     if (annotator)
       samples = annotator->sampleAxes();
   }
@@ -102,6 +120,7 @@ private:
   Value sumSquares(Value value, std::optional<int64_t> kept);
 
   Annotator *annotator;
+  std::optional<GradientShardings> &shardings;
   int64_t grains;
   graph::Formula f;
   AxisList samples;
@@ -125,7 +144,7 @@ std::pair<Value, std::string> GrainSums::build(Value tensor) {
   auto type = graph::tensorTypeOf(tensor);
   int64_t rank = type.getRank();
   Sharding given =
-      annotator ? shardingOf(*annotator, tensor) : Sharding::replicated(rank);
+      shardings ? shardings->of(tensor) : Sharding::replicated(rank);
   // The same without the axes of the samples.
   Sharding fixed = Sharding::replicated(rank);
   SmallVector<AxisList> sampled(rank);
@@ -167,15 +186,18 @@ std::pair<Value, std::string> GrainSums::build(Value tensor) {
 }
 
 void GlobalNormDecomposition::finish(Annotator *annotator) {
+  std::optional<GradientShardings> shardings;
+  if (annotator)
+    shardings.emplace(*annotator);
   for (Norm &norm : norms) {
     OpBuilder builder(norm.op);
     graph::Formula f{builder, norm.op.getLoc()};
-    GrainSums sums(annotator, grains, f);
+    GrainSums sums(annotator, shardings, grains, f);
     llvm::MapVector<std::string, Value, std::map<std::string, unsigned>> groups;
     for (auto [sum, tensor] : norm.squares) {
-      auto [term, axes] =
-          grains > 0 ? sums.build(tensor)
-                     : std::pair(sum, axesOf(shardingOf(*annotator, tensor)));
+      auto [term, axes] = grains > 0
+                              ? sums.build(tensor)
+                              : std::pair(sum, axesOf(shardings->of(tensor)));
       Value &group = groups[axes];
       group = group ? f.add(group, term) : term;
     }
