@@ -37,6 +37,9 @@ if mpirun and os.path.exists(plugin):
     config.substitutions.append(
         ("%single_thread_mpi", os.path.join(os.path.dirname(plugin), "libcleave_single_thread_mpi.so")))
 
+# An error of a pass has its name, in all tests.
+config.environment["CLEAVE_VERIFY"] = "passes"
+
 # Long proofs, and those that need much memory.
 if os.environ.get("CLEAVE_TEST_ALL"):
     config.available_features.add("all")

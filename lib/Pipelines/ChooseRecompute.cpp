@@ -227,7 +227,7 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
   CompileOptions own = options;
   own.phases.recompute = planned.policy;
   // Most plans are dropped. The one that is kept is verified once.
-  own.verifyPasses = false;
+  own.verify = Verify::Never;
   OwningOpRef<ModuleOp> module = local.clone();
   if (failed(runPhase(*module, Phase::Scheduled, own)))
     return planned;

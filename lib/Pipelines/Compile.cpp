@@ -27,6 +27,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
+#include <cstdlib>
 
 using namespace mlir;
 using namespace cleave;
@@ -36,6 +37,15 @@ static bool mayRepeat(ModuleOp module) {
   return llvm::any_of(
       module.getOps<pipe::ProgramOp>(),
       [](pipe::ProgramOp program) { return program.getMicroBatches() > 16; });
+}
+
+/// Whether the module is verified after each pass: as tests ask for by
+/// CLEAVE_VERIFY=passes.
+static bool verifiesPasses(const CompileOptions &options) {
+  const char *wanted = std::getenv("CLEAVE_VERIFY");
+  return options.verify == Verify::Passes ||
+         (options.verify == Verify::Phases && wanted &&
+          StringRef(wanted) == "passes");
 }
 
 /// Gives `module` the contents of `other`.
@@ -53,9 +63,12 @@ static LogicalResult runPhase(ModuleOp module, Phase phase,
     before = module.clone();
   auto run = [&](const PhaseOptions &own) {
     PassManager passes(module.getContext());
-    passes.enableVerifier(options.verifyPasses);
+    bool each = verifiesPasses(options);
+    passes.enableVerifier(each);
     addPhase(passes, phase, own);
-    return passes.run(module);
+    return success(
+        succeeded(passes.run(module)) &&
+        (each || options.verify == Verify::Never || succeeded(verify(module))));
   };
   if (failed(run(options.phases)))
     return failure();

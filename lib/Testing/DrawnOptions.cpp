@@ -227,6 +227,7 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     if (StringRef(name).starts_with("w"))
       parameters.push_back(name);
   CompileOptions result;
+  result.verify = Verify::Passes;
   PhaseOptions &options = result.phases;
   options.optimizer = drawOptimizer(rng, 1e-4);
   options.optimizerFusion =

@@ -127,6 +127,7 @@ std::string NativeOptions::text() const {
 
 static CompileOptions compileOptions(const NativeOptions &options) {
   CompileOptions result;
+  result.verify = Verify::Passes;
   result.phases.microBatches = options.microBatches;
   result.phases.checkFinite = options.checkFinite;
   if (options.devices > 1)

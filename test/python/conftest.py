@@ -30,6 +30,8 @@ from proofs import ALL  # noqa: E402
 
 # Tests compare with PyTorch themselves, more than "auto" does; test_check.py sets it back.
 os.environ.setdefault("CLEAVE_CHECK", "off")
+# An error of a pass has its name, in all tests.
+os.environ.setdefault("CLEAVE_VERIFY", "passes")
 
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.

@@ -63,6 +63,7 @@ int cleave::fuzzReaders(const DialectRegistry &registry,
     form.element = "f64";
     RandomGraph graph = drawRandomGraph(&context, options.seed + i, form);
     CompileOptions drawn;
+    drawn.verify = Verify::Passes;
     OwningOpRef<ModuleOp> module = drawPipeline(graph, drawn);
     if (!module) {
       ++refused;
