@@ -63,9 +63,14 @@ def add_bias(c, bias, result, beta, alpha):
     return c.b.binary("add", result, bias)
 
 
-@converts(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
+@converts(aten.addmm.default, aten.baddbmm.default)
 def addmm(c, bias, a, b, beta=1, alpha=1):
     return add_bias(c, bias, product(c, a, b), beta, alpha)
+
+
+@converts(aten.addmv.default)
+def addmv(c, bias, a, b, beta=1, alpha=1):
+    return add_bias(c, bias, product_with_vector(c, a, b), beta, alpha)
 
 
 @converts(aten.addbmm.default)
