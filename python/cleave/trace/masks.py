@@ -121,14 +121,14 @@ class MaskAnalysis:
         if known.shape[0] > 1 and not bool((known == known[:1]).all()):
             return False
         visible = known[0]
-        distance = (torch.arange(queries)[:, None] + (keys - queries)
-                    - torch.arange(keys)[None, :])
-        causal = distance >= 0
-        window = int(visible[-1].sum())
+        # As bits, and not as distances: a mask is read again in each layer.
+        every = torch.ones(queries, keys, dtype=torch.bool)
+        causal = every.tril(keys - queries)
         if torch.equal(visible, causal):
             self.result.causal = True
             return True
-        near = distance < window
+        window = int(visible[-1].sum())
+        near = every.triu(keys - queries - window + 1)
         if window and torch.equal(visible, causal & near):
             self.result.causal = True
         elif not window or not torch.equal(visible, near):
