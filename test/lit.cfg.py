@@ -18,6 +18,7 @@ config.environment["PATH"] = os.pathsep.join(
     [tools, config.llvm_tools_dir, os.environ.get("PATH", "")]
 )
 config.environment["FILECHECK_OPTS"] = "-enable-var-scope --dump-input=fail"
+config.environment["CLEAVE_CACHE"] = "off"
 for name in ("CUDA_HOME", "HOME", "OMP_NUM_THREADS"):
     if name in os.environ:
         config.environment[name] = os.environ[name]

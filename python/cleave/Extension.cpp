@@ -8,7 +8,7 @@
 #include "Bindings.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/Compile.h"
+#include "cleave/Pipelines/CompileCache.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
@@ -25,7 +25,11 @@ using namespace cleave::python;
 
 namespace {
 
-/// A compiled program, with its IR after each phase.
+/// One program is compiled after the other.
+std::mutex oneCompilation;
+
+/// A compiled program, with its IR after each phase. Of one that comes from the
+/// cache, the IR is made when it is asked for.
 class PyCompiled {
 public:
   PyCompiled(const std::string &text, const std::string &optionsJson) {
@@ -35,46 +39,37 @@ public:
     options = *parsed;
     if (std::string mistake = checkSchedule(options.phases); !mistake.empty())
       throw CompileFailure(mistake);
-    mlir::DialectRegistry registry;
-    registerAllDialects(registry);
-    context = std::make_unique<mlir::MLIRContext>(registry);
-    std::string messages;
-    mlir::ScopedDiagnosticHandler handler(
-        context.get(), [&](mlir::Diagnostic &diagnostic) {
-          if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Warning)
-            warnings.push_back(describe(diagnostic));
-          if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
-            messages += (messages.empty() ? "" : "\n") + describe(diagnostic);
-        });
-    OneErrorPerPlace onlyFirst(context.get());
-    context->printOpOnDiagnostic(false);
-    module = mlir::parseSourceString<mlir::ModuleOp>(text, context.get());
-    if (!module ||
-        mlir::failed(annotateParameters(*module, options.parameters)) ||
-        mlir::failed(runPhases(*module, Phase::Executable, options,
-                               [&](Phase phase, mlir::ModuleOp reached) {
-                                 keep(phase, reached);
-                               })))
-      throw CompileFailure(messages);
-    auto result = generateCode(*module, options);
-    if (mlir::failed(result))
-      throw CompileFailure(messages);
-    compiled = std::move(*result);
-    if (std::string mistake = checkLimit(compiled, options); !mistake.empty())
-      throw CompileFailure(mistake);
-    auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
-                                   costSource(options.phases));
-    if (mlir::failed(schedule))
-      throw CompileFailure(messages);
-    completeReport(compiled.report, std::move(*schedule));
-    // Its threads end: a step has a program for each shape, and keeps them.
-    context->disableMultithreading();
+    std::unique_ptr<CacheFolder> cache;
+    if (isCacheable(options)) {
+      if (auto opened = CacheFolder::ofEnvironment())
+        cache = std::move(*opened);
+      else
+        cacheProblem = llvm::toString(opened.takeError());
+    }
+    if (!cache) {
+      compile(text);
+      return;
+    }
+    std::string key = compilationKey(text, optionsJson, options);
+    if (std::optional<Compilation> found = loadCompilation(*cache, key)) {
+      compiled = std::move(found->program);
+      warnings = std::move(found->warnings);
+      source = text;
+      return;
+    }
+    compile(text);
+    if (llvm::Error error = storeCompilation(*cache, key, compiled, warnings))
+      cacheProblem = llvm::toString(std::move(error));
   }
+
+  /// Why the cache could not be used, or empty.
+  const std::string &problemOfCache() const { return cacheProblem; }
+  /// Whether the program comes from the cache, and has no IR yet.
+  bool isCached() const { return !module; }
 
   /// In a form of `parseScheduleFormat`; with the timeline of the trace at the
   /// path `measured`, unless it is empty.
-  std::string schedule(const std::string &form,
-                       const std::string &measured) const {
+  std::string schedule(const std::string &form, const std::string &measured) {
     std::optional<scheduling::Timeline> timeline;
     if (!measured.empty()) {
       auto read = readMeasuredTimeline(measured);
@@ -87,6 +82,7 @@ public:
       throw nb::value_error("a schedule is shown as text, svg or perfetto");
     std::string text;
     llvm::raw_string_ostream os(text);
+    requireIr();
     if (mlir::failed(writeSchedule(os, *snapshots.at(Phase::Scheduled),
                                    costSource(options.phases), *format,
                                    timeline ? &*timeline : nullptr)))
@@ -94,8 +90,9 @@ public:
     return text;
   }
 
-  std::string ir(const std::string &phase) const {
+  std::string ir(const std::string &phase) {
     if (phase == "llvm" || phase == "cuda") {
+      requireIr();
       auto text = printKernels(
           *module, phase == "cuda" ? KernelText::Cuda : KernelText::LLVM,
           options);
@@ -109,6 +106,7 @@ public:
                              "'; phases: model, step, placed, local, "
                              "scheduled, executable, llvm, cuda")
                                 .c_str());
+    requireIr();
     std::string text;
     llvm::raw_string_ostream os(text);
     mlir::ModuleOp(*snapshots.at(*known)).print(os);
@@ -176,6 +174,66 @@ private:
     return text;
   }
 
+  /// Compiles without a cache.
+  PyCompiled(const std::string &text, const CompileOptions &options)
+      : options(options) {
+    compile(text);
+  }
+
+  void compile(const std::string &text) {
+    mlir::DialectRegistry registry;
+    registerAllDialects(registry);
+    context = std::make_unique<mlir::MLIRContext>(registry);
+    std::string messages;
+    mlir::ScopedDiagnosticHandler handler(
+        context.get(), [&](mlir::Diagnostic &diagnostic) {
+          if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Warning)
+            warnings.push_back(describe(diagnostic));
+          if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
+            messages += (messages.empty() ? "" : "\n") + describe(diagnostic);
+        });
+    OneErrorPerPlace onlyFirst(context.get());
+    context->printOpOnDiagnostic(false);
+    module = mlir::parseSourceString<mlir::ModuleOp>(text, context.get());
+    if (!module ||
+        mlir::failed(annotateParameters(*module, options.parameters)) ||
+        mlir::failed(runPhases(*module, Phase::Executable, options,
+                               [&](Phase phase, mlir::ModuleOp reached) {
+                                 keep(phase, reached);
+                               })))
+      throw CompileFailure(messages);
+    auto result = generateCode(*module, options);
+    if (mlir::failed(result))
+      throw CompileFailure(messages);
+    compiled = std::move(*result);
+    if (std::string mistake = checkLimit(compiled, options); !mistake.empty())
+      throw CompileFailure(mistake);
+    auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
+                                   costSource(options.phases));
+    if (mlir::failed(schedule))
+      throw CompileFailure(messages);
+    completeReport(compiled.report, std::move(*schedule));
+    // Its threads end: a step has a program for each shape, and keeps them.
+    context->disableMultithreading();
+  }
+
+  /// Makes the IR of a program that comes from the cache.
+  void requireIr() {
+    if (module)
+      return;
+    std::unique_ptr<PyCompiled> made;
+    {
+      nb::gil_scoped_release released;
+      std::lock_guard<std::mutex> lock(oneCompilation);
+      made.reset(new PyCompiled(source, options));
+    }
+    if (module)
+      return; // another thread was faster
+    context = std::move(made->context);
+    module = std::move(made->module);
+    snapshots = std::move(made->snapshots);
+  }
+
   /// Clones are cheap beside text: constants and types are shared.
   void keep(Phase phase, mlir::ModuleOp reached) {
     snapshots[phase] = mlir::OwningOpRef<mlir::ModuleOp>(reached.clone());
@@ -189,12 +247,40 @@ public:
 
 private:
   CompileOptions options;
+  /// The text of a module that is not in the memory as IR.
+  std::string source;
+  std::string cacheProblem;
   std::vector<std::string> warnings;
   std::unique_ptr<mlir::MLIRContext> context;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::map<Phase, mlir::OwningOpRef<mlir::ModuleOp>> snapshots;
   CompiledProgram compiled;
 };
+
+/// The key in the cache of what follows from `texts` and the code that runs.
+std::string keyOf(std::vector<std::string> texts) {
+  texts.insert(texts.begin(), {"finding", codeIdentity()});
+  return cacheKey(texts);
+}
+
+/// Whether what follows from `texts` was found before; see `noteFinding`.
+bool isFound(const std::vector<std::string> &texts) {
+  auto cache = CacheFolder::ofEnvironment();
+  if (!cache)
+    llvm::consumeError(cache.takeError()); // said where programs are compiled
+  else if (*cache && !codeIdentity().empty())
+    return (*cache)->load(keyOf(texts)).has_value();
+  return false;
+}
+
+/// Keeps that something holds which follows from `texts`.
+void noteFinding(const std::vector<std::string> &texts) {
+  auto cache = CacheFolder::ofEnvironment();
+  if (!cache)
+    llvm::consumeError(cache.takeError());
+  else if (*cache && !codeIdentity().empty())
+    llvm::consumeError((*cache)->store(keyOf(texts), "it holds"));
+}
 
 /// The axes over which the recipes of a plan split the samples; none of a plan
 /// that is wrong, of which the compiler says more.
@@ -259,6 +345,8 @@ NB_MODULE(_cleave, m) {
       .def("schedule", &PyCompiled::schedule, nb::arg("form"),
            nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))
+      .def_prop_ro("cached", &PyCompiled::isCached)
+      .def_prop_ro("cache_problem", &PyCompiled::problemOfCache)
       .def_rw("offload_dir", &PyCompiled::offloadDir)
       .def_rw("ranks_per_device", &PyCompiled::ranksPerDevice)
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
@@ -268,16 +356,16 @@ NB_MODULE(_cleave, m) {
       "check_architecture",
       [](const std::string &name) { return checkArchitecture(name); },
       nb::arg("name"));
+  m.def("is_found", &isFound, nb::arg("texts"));
+  m.def("note_finding", &noteFinding, nb::arg("texts"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
   m.def("contraction_weights", &contractionWeights, nb::arg("text"));
   m.def(
       "compile",
       [](const std::string &text, const std::string &options) {
-        // Other threads of Python go on; of two programs, one is compiled after
-        // the other.
-        static std::mutex one;
+        // Other threads of Python go on.
         nb::gil_scoped_release released;
-        std::lock_guard<std::mutex> lock(one);
+        std::lock_guard<std::mutex> lock(oneCompilation);
         return new PyCompiled(text, options);
       },
       nb::arg("text"), nb::arg("options"), nb::rv_policy::take_ownership);

@@ -5,10 +5,10 @@
 `cleave.compile` turns a PyTorch model into a training step. Submodules are imported on
 first use, so that `import cleave` is quick. The files:
 
-    compile, trainable, check, counted, shortened
+    compile, trainable, check, verdicts, counted, shortened
                                   `cleave.compile`; what can be trained; comparison with eager
-                                  PyTorch, on the same random numbers, of a large model on a
-                                  copy with few layers
+                                  PyTorch, and what it found before; on the same random numbers,
+                                  of a large model on a copy with few layers
     step, program, results, batch, call_inputs
                                   a compiled step, its program for one shape, what it returns,
                                   the tensors that it takes, and those of a call

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import warnings
@@ -13,7 +14,7 @@ from typing import Mapping, Sequence
 
 import torch
 
-from . import optim
+from . import optim, verdicts
 from .batch import first_part, flatten
 from .forks import TRACING, compiling
 from .loss_scale import LossScale, loss_scale_options
@@ -320,7 +321,9 @@ def compile(
             changed. "auto": only if it is quick; of a large batch the first samples
             are compared, and for a model that is too large a remark says that
             nothing was compared. "on": always, on the whole batch. "off": never.
-            The environment variable CLEAVE_CHECK sets the meaning of "auto".
+            The environment variable CLEAVE_CHECK sets the meaning of "auto". What it found
+            equal is not compared again at the next start, while the program and all Python
+            files that are loaded are the same.
         shapes: the lengths of sequences for which programs are compiled, such as `[128,
             256, 512]`, or pairs (samples, length). A batch is padded at its end to the
             smallest that fits; the step trains as it would without padding. That is so
@@ -557,6 +560,7 @@ def compile(
             with compiling():
                 compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
                 compiled.offload_dir = folder
+                _remark_cache(compiled.cache_problem)
                 compiled.ranks_per_device = ranks_per_device
         except _cleave.CompileError as error:
             message = readable_places(str(error)) or (
@@ -602,12 +606,29 @@ def _in_modes(modes):
             part.training = mode
 
 
+class _Remarks(logging.Handler):
+    """Counts what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def emit(self, record) -> None:
+        self.count += 1
+
+
 def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
     """Raises CompileError if the program differs from eager PyTorch."""
     from . import _cleave
     from .check import Skipped, compare
 
     own = {name: options[name] for name in ("threads", "max_logits_bytes", "bucket_bytes")}
+    shapes = [(tuple(t.shape), t.dtype) for t in inputs]
+    known = None if forced else verdicts.key(model, loss_fn, traced, own, shapes)
+    if verdicts.found(known):
+        return
+    remarks = _Remarks()
+    log.addHandler(remarks)
     try:
         difference = compare(model, arrange, inputs, loss_fn, traced, own, forced)
     except Skipped as reason:
@@ -617,6 +638,11 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
         log.warning("remark: the model was not compared with eager PyTorch: %s; "
                     'check="on" compares it in any case, check="off" omits this remark', reason)
         return
+    finally:
+        log.removeHandler(remarks)
+    # What is said is said in each run.
+    if not difference and not remarks.count:
+        verdicts.keep(known)
     if difference:
         ties = ("Where elements that the model orders (topk, sort) are equal, PyTorch may choose "
                 "others than a step, which takes the first: begin with other values then. Else "
@@ -625,6 +651,18 @@ def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
             f"the compiled model differs from eager PyTorch: {difference}. {ties}its code does "
             "something that tracing does not see, or this is a defect of Cleave: compile parts of "
             'the model to find which; check="off" compiles it as it is')
+
+
+def _remark_cache(problem: str) -> None:
+    """Says once for each reason why compiled programs are not kept."""
+    if problem and problem not in _cache_problems:
+        _cache_problems.add(problem)
+        log.warning("remark: what is compiled is not kept for the next start: %s; CLEAVE_CACHE "
+                    'names another folder, or is "off"', problem)
+
+
+#: The reasons that were given in this process.
+_cache_problems: set[str] = set()
 
 
 def _check_precision(precision, residual, activation_reduction, merge_products,

@@ -68,6 +68,7 @@ def page(step) -> str:
              f"<pre>{html.escape(step.explain())}</pre>", memory_svg(report),
              "<details><summary>placement</summary>", placement_svg(report), "</details>"]
     if report.get("schedule"):
-        parts += ["<details><summary>schedule</summary>",
-                  step._live.compiled.schedule("svg", ""), "</details>"]
+        with step._making_ir():
+            drawing = step._live.compiled.schedule("svg", "")
+        parts += ["<details><summary>schedule</summary>", drawing, "</details>"]
     return "<div>" + "\n".join(parts) + "</div>"

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 
 from . import notebook, visualize
+from .forks import compiling
 from .messages import close_names, format_bytes
 from .state import path_of, whole
 
@@ -30,7 +32,13 @@ class Reports:
         Raises:
             ValueError: the phase is unknown.
         """
-        return self._live.compiled.ir(phase)
+        with self._making_ir():
+            return self._live.compiled.ir(phase)
+
+    def _making_ir(self):
+        """Around what needs the IR, which a program from the cache has not: it is compiled."""
+        cached = self._live.compiled.cached
+        return compiling() if cached else contextlib.nullcontext()
 
     def report(self) -> dict:
         """What `cleave-compile --report` writes."""
@@ -153,10 +161,11 @@ class Reports:
             cleave.CompileError: `measured` is not such a trace.
         """
         shown = "" if measured is None else path_of("measured", measured)
-        for name, path, form in (("svg", svg, "svg"), ("trace", trace, "perfetto")):
-            if path is not None:
-                _write(name, path, self._live.compiled.schedule(form, shown))
-        return self._live.compiled.schedule("text", shown)
+        with self._making_ir():
+            for name, path, form in (("svg", svg, "svg"), ("trace", trace, "perfetto")):
+                if path is not None:
+                    _write(name, path, self._live.compiled.schedule(form, shown))
+            return self._live.compiled.schedule("text", shown)
 
     def placement(self, svg: str | os.PathLike | None = None) -> dict:
         """Over which axes of the mesh tensors are sharded, as the report has it: `mesh`,

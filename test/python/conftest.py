@@ -32,6 +32,9 @@ from proofs import ALL  # noqa: E402
 os.environ.setdefault("CLEAVE_CHECK", "off")
 # An error of a pass has its name, in all tests.
 os.environ.setdefault("CLEAVE_VERIFY", "passes")
+# What a user's programs left on this machine is none of a test's; test_compile_cache.py has a
+# folder of its own.
+os.environ["CLEAVE_CACHE"] = "off"
 
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.
