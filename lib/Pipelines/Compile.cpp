@@ -8,6 +8,7 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
@@ -90,20 +91,18 @@ void cleave::settleTarget(CompileOptions &own) {
   own.phases.wideAttention = own.target == "cpu";
   own.phases.recompute = own.phases.recomputePolicy().str();
   // Buckets would join the chunks again.
-  own.phases.collectiveChunkBytes =
-      std::max(own.phases.collectiveChunkBytes, own.bucketBytes + 1);
+  if (own.phases.collectiveChunks > 1)
+    own.phases.collectiveChunkBytes =
+        std::max(own.phases.collectiveChunkBytes, own.bucketBytes + 1);
 }
 
 LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
+  if (auto mistake = checkOptions(options))
+    return emitError(module.getLoc()) << mistake->str(Entrance::CommandLine);
   CompileOptions own = options;
   settleTarget(own);
-  for (const std::string &why :
-       {compressionProblem(own.phases), stageCompressionProblem(own.phases),
-        weightProblem(own.phases), updateDelayProblem(own.phases)})
-    if (!why.empty())
-      return emitError(module.getLoc()) << why;
   RecomputePlan plan;
   if (after)
     after(Phase::Model, module);

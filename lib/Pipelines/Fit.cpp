@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -165,7 +166,8 @@ Trial Fitter::tryPlan(const CompileOptions &own) {
   trial.mesh = own.phases.mesh;
   trial.microBatches = own.phases.microBatches;
   trial.recompute = own.phases.recompute;
-  trial.refused = checkSchedule(own.phases);
+  if (auto mistake = checkOptions(own))
+    trial.refused = mistake->str(Entrance::CommandLine);
   if (!trial.refused.empty())
     return trial;
   OwningOpRef<ModuleOp> module = model.clone();

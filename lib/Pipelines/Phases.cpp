@@ -38,153 +38,6 @@ std::optional<Phase> cleave::parsePhase(StringRef name) {
   return std::nullopt;
 }
 
-bool cleave::isOptimizerFusion(StringRef name) {
-  return llvm::is_contained({"auto", "none", "backward", "forward"}, name);
-}
-
-bool cleave::isPrecision(StringRef name) {
-  return llvm::is_contained({"f32", "bf16", "fp16", "fp8"}, name);
-}
-
-bool cleave::isSavePrecision(StringRef name) { return isPrecision(name); }
-
-bool cleave::isGradientType(StringRef name, StringRef precision) {
-  // Sums of products of 8 bits are f32.
-  return name == "f32" || (precision != "fp8" && name == precision);
-}
-
-bool cleave::isResidual(StringRef name) {
-  return llvm::is_contained({"16bit", "f32"}, name);
-}
-
-bool cleave::isActivationReduction(StringRef name) {
-  return llvm::is_contained({"auto", "f32", "products", "16bit"}, name);
-}
-
-bool cleave::isMergeProducts(StringRef name) {
-  return llvm::is_contained({"auto", "on", "off"}, name);
-}
-
-std::string cleave::compressionProblem(const PhaseOptions &options) {
-  if (options.compress.empty())
-    return "";
-  if (std::string why = spmd::compressionProblem(options.compress);
-      !why.empty())
-    return why;
-  if (options.mesh.empty())
-    return "compressed gradients need a mesh: nothing is summed over ranks "
-           "without one";
-  if (options.grains > 0)
-    return "compressed gradients depend on the number of ranks: they cannot be "
-           "deterministic for every number of them";
-  if (pipelineShape(options).asynchronous)
-    return "compressed gradients need a synchronous schedule: '" +
-           options.schedule + "' updates after each micro-batch";
-  if (options.optimizerFusion == "backward")
-    return "compressed gradients are complete after backward: updates cannot "
-           "run in it";
-  if (options.optimizerFusion == "forward")
-    return "compressed gradients leave a residual for the next step: updates "
-           "cannot be deferred to it";
-  return "";
-}
-
-std::string cleave::densityProblem(double density) {
-  return density > 0 && density <= 1 ? "" : "must be above 0 and at most 1";
-}
-
-/// The stages of the axis "pp"; 1 without it.
-static int64_t countStages(const PhaseOptions &options) {
-  std::optional<int64_t> positions = pipelineSize(options.mesh);
-  // What is too much is said where stages are made.
-  return positions ? std::min<uint64_t>(
-                         llvm::SaturatingMultiply<uint64_t>(
-                             *positions, pipelineShape(options).chunks),
-                         1 << 20)
-                   : 1;
-}
-
-std::string cleave::stageCompressionProblem(const PhaseOptions &options) {
-  if (!options.stageDensity)
-    return "";
-  if (std::string why = densityProblem(*options.stageDensity); !why.empty())
-    return "the share of elements that stages send " + why;
-  if (countStages(options) < 2)
-    return "compressed boundaries of stages need a pipeline of two or more "
-           "stages: the mesh has no axis \"pp\" with them";
-  if (options.grains > 0)
-    return "compressed boundaries depend on where stages begin: they cannot be "
-           "deterministic for every number of ranks";
-  if (options.gradHorizon != 0)
-    return "compressed boundaries do not go with a gradient horizon: its heads "
-           "read copies of what modules send";
-  return "";
-}
-
-std::string cleave::weightProblem(const PhaseOptions &options) {
-  if (!options.prune.empty())
-    if (std::string why = graph::pruningProblem(options.prune); !why.empty())
-      return why;
-  if (options.quantize.empty())
-    return "";
-  if (options.precision == "fp8")
-    return "quantized weights are read in f32 or 16 bits: precision fp8 rounds "
-           "them to 8 bits of its own";
-  return graph::quantizationProblem(options.quantize);
-}
-
-std::string cleave::updateDelayProblem(const PhaseOptions &options) {
-  if (options.updateDelay.empty())
-    return "";
-  llvm::Expected<graph::UpdateDelay> delay =
-      graph::UpdateDelay::parse(options.updateDelay);
-  if (!delay)
-    return "update delay: " + llvm::toString(delay.takeError());
-  if (!delay->any())
-    return "";
-  if (pipelineShape(options).asynchronous)
-    return "delayed updates need a synchronous schedule: '" + options.schedule +
-           "' updates after each micro-batch";
-  if (options.optimizerFusion == "forward")
-    return "delayed updates run in the step that they are for: they cannot be "
-           "deferred to the next one";
-  if (options.postValidation)
-    return "delayed updates need no validation afterwards: their gradients "
-           "were checked in the steps before";
-  if (!delay->reducesNext())
-    return "";
-  if (!options.compress.empty())
-    return "update delay: 'reduce=next' adds up whole gradients: they cannot "
-           "be compressed";
-  if (options.mesh.empty())
-    return "update delay: 'reduce=next' needs a mesh: nothing is summed over "
-           "ranks without one";
-  if (options.grains > 0)
-    return "update delay: 'reduce=next' keeps the terms of each rank, which "
-           "depend on the number of ranks: they cannot be deterministic for "
-           "every number of them";
-  if (options.optimizerFusion == "backward")
-    return "update delay: 'reduce=next' keeps gradients until backward is "
-           "complete: updates cannot run in it";
-  return "";
-}
-
-std::string cleave::offloadProblem(StringRef kinds) {
-  llvm::SmallVector<StringRef> names;
-  kinds.split(names, ',');
-  for (StringRef name : names)
-    if (!kinds.empty() &&
-        !llvm::is_contained({"state", "masters", "saved"}, name))
-      return ("unknown kind '" + name +
-              "'; what can be offloaded is state, masters and saved")
-          .str();
-  return "";
-}
-
-bool cleave::isPipeSlices(StringRef name) {
-  return llvm::is_contained({"auto", "on", "off"}, name);
-}
-
 /// The simplifications that every phase begins from: folds, and each value
 /// computed once.
 static void addCleanup(OpPassManager &passes) {
@@ -229,8 +82,8 @@ static std::string stageNames(const PhaseOptions &options) {
 /// The bytes of a chunk of f32 logits. Beside it, mixed precision holds its
 /// gradient in 16 bits, where f32 overwrites the logits.
 static int64_t chunkBytes(const PhaseOptions &options) {
-  return options.precision == "f32" ? options.maxLogitsBytes
-                                    : options.maxLogitsBytes / 3 * 2;
+  return options.precision == "f32" ? options.logitsBytes()
+                                    : options.logitsBytes() / 3 * 2;
 }
 
 /// The parts of the batch. That of an asynchronous schedule is one of them.
@@ -547,7 +400,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   // Views before libraries: a product reads its operands where they lie.
   passes.addNestedPass<func::FuncOp>(exec::createFoldViews());
   exec::SelectKernelsOptions select;
-  select.chunkBytes = options.maxLogitsBytes;
+  select.chunkBytes = options.logitsBytes();
   select.products16 = options.processors > 0;
   select.products8 = options.products8;
   passes.addNestedPass<func::FuncOp>(exec::createSelectKernels(select));

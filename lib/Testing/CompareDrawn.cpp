@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "cleave/Testing/RunPhases.h"
@@ -250,7 +251,8 @@ DrawnOutcome cleave::compareDrawn(const RandomGraph &graph,
                                   const CompileOptions &options,
                                   double tolerance) {
   DrawnOutcome outcome;
-  outcome.message = checkSchedule(options.phases);
+  if (auto mistake = checkOptions(options))
+    outcome.message = mistake->str(Entrance::CommandLine);
   OwningOpRef<ModuleOp> lowered = graph.module.get().clone(), step;
   if (outcome.message.empty())
     outcome.message = diagnosticsOf(*lowered, [&] {

@@ -258,6 +258,9 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
     options.pipeGather = "each";
     options.grains = 0;
   }
+  // Grains are in the place of micro-batches.
+  if (options.grains)
+    options.microBatches = 1;
   options.maxLogitsBytes =
       choose(rng, {int64_t(64), int64_t(256), int64_t(100) << 20});
   options.writeOutActions = rng.chance(0.2);

@@ -10,11 +10,13 @@
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/CompileCache.h"
 #include "cleave/Pipelines/Diagnostics.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "mlir/Parser/Parser.h"
+#include "llvm/Support/FormatVariadic.h"
 
 #include <mutex>
 #include <nanobind/stl/map.h>
@@ -37,8 +39,6 @@ public:
     if (!parsed)
       raise(parsed.takeError());
     options = *parsed;
-    if (std::string mistake = checkSchedule(options.phases); !mistake.empty())
-      throw CompileFailure(mistake);
     std::unique_ptr<CacheFolder> cache;
     if (isCacheable(options)) {
       if (auto opened = CacheFolder::ofEnvironment())
@@ -352,6 +352,19 @@ NB_MODULE(_cleave, m) {
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
            nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
   bindProcesses(m);
+  m.def(
+      "option_table",
+      [] {
+        return llvm::formatv("{0}", llvm::json::Value(describeOptions())).str();
+      },
+      "The table of options, as JSON.");
+  m.def(
+      "check_options",
+      [](const std::string &options) {
+        auto parsed = parseCompileOptions(options);
+        return parsed ? std::string() : llvm::toString(parsed.takeError());
+      },
+      nb::arg("options"), "Why options are refused; empty if they are not.");
   m.def(
       "check_architecture",
       [](const std::string &name) { return checkArchitecture(name); },

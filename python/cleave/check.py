@@ -337,8 +337,8 @@ def _compiled(traced, inputs, options: Mapping[str, Any]) -> Gradients:
     from . import _cleave
 
     options = {
-        "optimizer_fusion": "none", "micro_batches": 1, "grains": 0, "mesh": "",
-        "recipes": "", "pipe_slices": "auto", "parameters": {}, "check_finite": False,
+        "optimizer_fusion": "none", "micro_batches": 1, "mesh": "",
+        "recipe": "", "pipe_slices": "auto", "parameters": {}, "check_finite": False,
         "optimizer": optim.SGD(lr=1.0, momentum=0.5).options(), **options,
     }
     program = Program(traced, _cleave.compile(traced.named_mlir, json.dumps(options)), [])

@@ -52,12 +52,10 @@ def loss_scale_options(loss_scale: LossScale | float | None, precision: str) -> 
     if loss_scale is None:
         return {}
     if isinstance(loss_scale, LossScale):
-        return {"loss_scale": {
-            "dynamic": True, "initial": float(loss_scale.init), "minimum": float(loss_scale.min),
-            "window": loss_scale.window, "hysteresis": loss_scale.hysteresis}}
+        return {f"loss_scale_{name}": value
+                for name, value in dataclasses.asdict(loss_scale).items()}
     if isinstance(loss_scale, bool) or not isinstance(loss_scale, (int, float)):
         raise TypeError(f"loss_scale is {type(loss_scale).__name__}, not a LossScale or a number")
     if not 0 < loss_scale <= 2.0**127 or math.isnan(loss_scale):
         raise ValueError(f"loss_scale is {loss_scale}; it must be positive and at most 2^127")
-    return {"loss_scale": {"dynamic": False, "initial": float(loss_scale),
-                           "minimum": min(1.0, float(loss_scale))}}
+    return {"loss_scale": repr(float(loss_scale))}

@@ -16,9 +16,9 @@
 // RUN: not cleave-compile %s --precision=fp16 --mesh=pp=2 --schedule=pipedream --micro-batches=2 --plan-only 2>&1 | FileCheck %s --check-prefix=EACH
 
 // Scaling of the loss needs the check, so that no message says to turn it off.
-// SCALED: --optimizer-fusion: "backward" updates behind each gradient, and fp16 skips a step of which any gradient overflows; leave the fusion out, or use bf16
+// SCALED: --optimizer-fusion: "backward" updates after each gradient, and fp16 skips a step of which any gradient overflows; leave the fusion out, or use bf16
 // UNCHECKED: --precision: fp16 skips a step of which gradients are not finite
-// EACH: --schedule: an asynchronous schedule updates behind each micro-batch, and fp16 skips a step of which any gradient overflows; choose a synchronous schedule, or bf16
+// EACH: --schedule: an asynchronous schedule updates after each micro-batch, and fp16 skips a step of which any gradient overflows; choose a synchronous schedule, or bf16
 
 // NONE: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: it was asked to be apart"{{.*}} schedule = "F0 B0 U"
 // BACKWARD: pipe.program @train({{.*}}pipe.optimizer_fusion = "backward"{{.*}} schedule = "F0 B0"}
@@ -26,7 +26,7 @@
 // CHECKED: pipe.program @train({{.*}}pipe.optimizer_fusion = "none: graph.{{[a-z_]+}} reads the gradients of several parameters{{.*}} schedule = "F0 B0 U"
 // CHECKED: graph.check {{.*}}, "the loss is not finite"
 // CHECKED: graph.check {{.*}}, "a gradient is not finite"
-// EARLY: cleave-compile: --optimizer-fusion: "backward" updates behind each gradient, before it is known whether all of them are finite; turn that check off (--check-finite=off, check_finite=False), or leave the fusion out
+// EARLY: cleave-compile: --optimizer-fusion: "backward" updates after each gradient, before it is known whether all of them are finite; turn --check-finite off, or leave the fusion out
 // MAYBE: cleave-compile: --check-finite is on or off, not 'maybe'
 // CLIP: optimizer-fusion.mlir:{{[0-9]+}}:1: error: optimizer fusion into backward is not possible: graph.global_norm reads the gradients of several parameters
 // UNKNOWN: cleave-compile: --optimizer-fusion is auto, none, backward or forward, not 'sideways'

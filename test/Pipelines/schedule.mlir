@@ -77,7 +77,7 @@
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES
 // RUN: not cleave-compile %s --mesh pp=2 --chunks 0 --emit=schedule 2>&1 | FileCheck %s --check-prefix=CHUNKS
-// CHUNKS: --chunks must be positive
+// CHUNKS: --chunks must be positive, not 0
 // LIST: zb-v{{ +}}2{{ +}}two chunks at each position
 // LIST: pipedream {{.*}}an update after each backward
 // LIST: auto

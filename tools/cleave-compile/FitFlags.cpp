@@ -11,7 +11,8 @@
 
 using namespace cleave;
 
-std::string cleave::checkFitFlags(const Flags &flags) {
+std::string cleave::checkFitFlags(const Flags &flags,
+                                  const CompileOptions &options) {
   if (!flags.measureMachine.empty() &&
       (!flags.output.empty() || !flags.emit.empty() || !flags.explain.empty() ||
        !flags.reportFile.empty() || !flags.fit.empty() || flags.planOnly))
@@ -25,24 +26,22 @@ std::string cleave::checkFitFlags(const Flags &flags) {
   if (!question)
     return "--fit is micro-batch, devices or devices:<axis>, not '" +
            flags.fit + "'";
-  if (flags.memoryLimit <= 0)
+  if (options.memoryLimit <= 0)
     return "--fit needs --memory-limit: what has to fit, as 80GB or "
            "24GiB";
   if (!flags.output.empty() || !flags.emit.empty() || !flags.explain.empty())
     return "--fit plans and generates no code: it excludes -o, --emit and "
            "--explain";
   if (question->kind == FitQuestion::Kind::MicroBatch)
-    for (const cl::Option *flag :
-         {static_cast<const cl::Option *>(&flags.microBatches),
-          static_cast<const cl::Option *>(&flags.deterministic)})
-      if (flag->getNumOccurrences())
-        return ("--fit=micro-batch finds the number of micro-batches: leave "
-                "out --" +
-                flag->ArgStr)
-            .str();
-  if (question->kind == FitQuestion::Kind::Devices && flags.mesh.empty())
+    for (const char *name : {"micro-batches", "deterministic"})
+      if (flags.options.given(name))
+        return "--fit=micro-batch finds the number of micro-batches: leave "
+               "out --" +
+               std::string(name);
+  if (question->kind == FitQuestion::Kind::Devices &&
+      options.phases.mesh.empty())
     return "--fit=devices begins at --mesh, such as --mesh dp=1";
-  auto axes = spmd::parseMesh(flags.mesh);
+  auto axes = spmd::parseMesh(options.phases.mesh);
   if (!axes)
     return "--mesh: " + llvm::toString(axes.takeError());
   if (!question->axis.empty() &&

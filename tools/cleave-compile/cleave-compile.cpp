@@ -13,6 +13,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Fit.h"
 #include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
@@ -23,6 +24,7 @@
 #include "mlir/Parser/Parser.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/SourceMgr.h"
+#include <thread>
 
 using namespace mlir;
 using namespace cleave;
@@ -70,22 +72,8 @@ static int writeReport(StringRef path, llvm::json::Object report) {
   });
 }
 
-/// Reads --schedule-file.
-static int readScheduleFile(const Flags &flags, std::string &text) {
-  if (flags.scheduleFile.empty())
-    return 0;
-  std::string error;
-  auto buffer = openText(flags.scheduleFile, &error);
-  if (!buffer)
-    return fail(error);
-  if (buffer->getBuffer().contains('\0'))
-    return fail(flags.scheduleFile + " is not a schedule: it is not text");
-  text = buffer->getBuffer().str();
-  return 0;
-}
-
 /// Reads --recompute-file.
-static int readPolicyFile(const Flags &flags, std::string &policy) {
+static int readPolicyFile(const Flags &flags, CompileOptions &options) {
   if (flags.recomputeFile.empty())
     return 0;
   std::string error;
@@ -95,34 +83,8 @@ static int readPolicyFile(const Flags &flags, std::string &policy) {
   auto parsed = pipe::RecomputePolicy::parse(buffer->getBuffer(), error);
   if (!parsed)
     return fail(flags.recomputeFile + ": " + error);
-  policy = parsed->str();
-  return 0;
-}
-
-/// Measured times of runs.
-struct Measured {
-  std::optional<scheduling::Timeline> timeline;
-  std::string costs;
-
-  const scheduling::Timeline *shown() const {
-    return timeline ? &*timeline : nullptr;
-  }
-};
-
-/// Reads --measured-timeline and --measured-costs.
-static int readMeasured(const Flags &flags, Measured &measured) {
-  if (!flags.measured.empty()) {
-    auto timeline = readMeasuredTimeline(flags.measured);
-    if (!timeline)
-      return fail(llvm::toString(timeline.takeError()));
-    measured.timeline = std::move(*timeline);
-  }
-  if (!flags.measuredCosts.empty()) {
-    auto costs = readMeasuredCosts(flags.measuredCosts);
-    if (!costs)
-      return fail(llvm::toString(costs.takeError()));
-    measured.costs = std::move(*costs);
-  }
+  options.phases.recompute = parsed->str();
+  options.given.insert("recompute");
   return 0;
 }
 
@@ -155,7 +117,10 @@ int main(int argc, char **argv) {
   cleave::failWithoutSignals();
   cleave::removeForeignOptions();
   Flags flags;
-  cl::HideUnrelatedOptions({&general, &training, &target});
+  SmallVector<const cl::OptionCategory *> categories{&general, &training};
+  for (const Option &option : optionTable())
+    categories.push_back(&categoryOf(option.group));
+  cl::HideUnrelatedOptions(categories);
   // Help requests, which need no model.
   if (asks(argc, argv, "recipe")) {
     listRecipes(llvm::outs());
@@ -174,15 +139,18 @@ int main(int argc, char **argv) {
           "  cleave-compile gpt2.mlir --clip 1.0 -o gpt2.so\n",
           &llvm::errs()))
     return 2;
-  if (std::string mistake = checkFlags(flags); !mistake.empty())
+  CompileOptions options;
+  if (std::string mistake = readOptions(flags, options); !mistake.empty())
+    return usage(mistake);
+  if (std::string mistake = checkFlags(flags, options); !mistake.empty())
     return usage(mistake);
   if (StringRef(flags.input).ends_with(".py"))
     return fail(flags.input +
                 " is a Python file; trace the model in it first, as in python "
                 "-m cleave.trace " +
                 flags.input + ":build -o model.mlir");
-  for (const std::string &text : flagsOutOfPlace(flags))
-    llvm::errs() << "warning: " << text << "\n";
+  for (const OptionMistake &idle : findIdleOptions(options))
+    llvm::errs() << "warning: " << idle.str(Entrance::CommandLine) << "\n";
   std::optional<Phase> stop = parsePhase(flags.emit);
   if (flags.emit == "schedule")
     stop = Phase::Scheduled;
@@ -191,10 +159,10 @@ int main(int argc, char **argv) {
            {"--report", flags.reportFile},
            {"--measure-machine", flags.measureMachine}},
           {{"cleave-compile", flags.input},
-           {"--schedule-file", flags.scheduleFile},
+           {"--schedule-file", options.phases.scheduleFile},
            {"--recompute-file", flags.recomputeFile},
            {"--precision-policy", flags.precisionPolicy},
-           {"--measured-costs", flags.measuredCosts},
+           {"--measured-costs", options.phases.measuredFrom},
            {"--measured-timeline", flags.measured}});
       !mistake.empty())
     return usage(mistake);
@@ -206,19 +174,25 @@ int main(int argc, char **argv) {
       if (llvm::Error e = runtime::checkWritable(path))
         return fail(llvm::toString(std::move(e)));
 
-  std::string scheduleText;
-  Measured measured;
-  if (int status = readScheduleFile(flags, scheduleText))
+  std::optional<scheduling::Timeline> measured;
+  if (!flags.measured.empty()) {
+    auto timeline = readMeasuredTimeline(flags.measured);
+    if (!timeline)
+      return fail(llvm::toString(timeline.takeError()));
+    measured = std::move(*timeline);
+  }
+  const scheduling::Timeline *shown = measured ? &*measured : nullptr;
+  if (int status = readPolicyFile(flags, options))
     return status;
-  if (int status = readMeasured(flags, measured))
-    return status;
-  CompileOptions options = collectOptions(flags, scheduleText);
-  if (int status = readPolicyFile(flags, options.phases.recompute))
-    return status;
-  options.phases.measuredCosts = measured.costs;
-  options.phases.measuredFrom = flags.measuredCosts;
-  // The message includes the location, as diagnostics do.
-  if (std::string mistake = checkSchedule(options.phases); !mistake.empty()) {
+  if (llvm::Error error = completeOptions(options))
+    return fail(llvm::toString(std::move(error)));
+  if (!options.given.count("threads") && options.target == "cpu" &&
+      !options.phases.grains)
+    options.phases.threads = std::max(1u, std::thread::hardware_concurrency());
+  if (std::string mistake = findMistake(flags, options); !mistake.empty()) {
+    // In the file of a schedule it has a place, as diagnostics do.
+    if (StringRef(mistake).starts_with("--"))
+      return usage(mistake);
     llvm::errs() << mistake << "\n";
     return 1;
   }
@@ -283,7 +257,7 @@ int main(int argc, char **argv) {
          flags.emit != "memory"))
       return;
     FailureOr<llvm::json::Value> report =
-        scheduleReport(reached, costSource(options.phases), measured.shown());
+        scheduleReport(reached, costSource(options.phases), shown);
     described = succeeded(report);
     if (described)
       schedule = std::move(*report);
@@ -300,7 +274,7 @@ int main(int argc, char **argv) {
     ScheduleFormat format = parseScheduleFormat(flags.scheduleFormat)
                                 .value_or(scheduleFormatOf(flags.output));
     if (failed(writeSchedule(os, *module, costSource(options.phases), format,
-                             measured.shown())))
+                             shown)))
       return 1;
     if (int status =
             writeFile(destination, [&](raw_ostream &out) { out << text; }))

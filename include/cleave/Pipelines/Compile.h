@@ -22,6 +22,7 @@
 #include "llvm/Support/JSON.h"
 #include <functional>
 #include <map>
+#include <set>
 
 namespace cleave {
 
@@ -62,12 +63,13 @@ struct CompileOptions {
   std::string predict;
   /// When the module is verified.
   Verify verify = Verify::Phases;
+  /// The options of the table that were given, by name.
+  std::set<std::string> given;
 };
 
-/// Reads options from the JSON object that the Python module passes:
-/// those of `PhaseOptions` and `CompileOptions` with underscores
-/// (`micro_batches`), `optimizer` and `parameters`; `measured_costs` is the
-/// path of a trace.
+/// Reads and checks options from the JSON object that the Python module passes:
+/// those of the table (see Options.h) with underscores (`micro_batches`),
+/// `optimizer` and `parameters`. An unknown key is an error.
 llvm::Expected<CompileOptions> parseCompileOptions(llvm::StringRef json);
 
 /// Writes the settings of parameters as attributes of the arguments. Reports,

@@ -180,8 +180,15 @@ struct PhaseOptions {
   int64_t offloadedBytes = 4096;
   /// Threads of a device that scratch memory is planned for.
   int64_t threads = 1;
-  /// Largest piece of logits that is held at once, in bytes.
-  int64_t maxLogitsBytes = int64_t(100) << 20;
+  /// Largest piece of logits that is held at once, in bytes; 0: by the target.
+  int64_t maxLogitsBytes = 0;
+  /// That limit. Each piece reads and writes the gradient of the head's weight:
+  /// a GPU would do little else in a small one.
+  int64_t logitsBytes() const {
+    return maxLogitsBytes  ? maxLogitsBytes
+           : processors > 0 ? int64_t(1) << 30
+                            : int64_t(100) << 20;
+  }
   /// Every action is written out, also where a schedule repeats itself.
   bool writeOutActions = false;
   /// Multiprocessors of the GPU that kernels are for; 0: they are for this
@@ -199,47 +206,8 @@ struct PhaseOptions {
   int64_t vectorLanes = 16;
 };
 
-/// Whether `name` is a value of `PhaseOptions::optimizerFusion`.
-bool isOptimizerFusion(llvm::StringRef name);
-/// Whether `name` is a value of `PhaseOptions::precision` that programs can be
-/// compiled with.
-bool isPrecision(llvm::StringRef name);
-/// Whether `name` is a value of `PhaseOptions::savePrecision`.
-bool isSavePrecision(llvm::StringRef name);
-/// Whether `name` is a value of `PhaseOptions::gradientType` with `precision`.
-bool isGradientType(llvm::StringRef name, llvm::StringRef precision);
-/// Whether `name` is a value of `PhaseOptions::residual`.
-bool isResidual(llvm::StringRef name);
-/// Whether `name` is a value of `PhaseOptions::activationReduction`.
-bool isActivationReduction(llvm::StringRef name);
-/// Why gradients cannot be compressed as the options say; empty if they can, or
-/// are not.
-std::string compressionProblem(const PhaseOptions &options);
-/// Why weights cannot be pruned or quantized as the options say; empty if they
-/// can, or need not be.
-std::string weightProblem(const PhaseOptions &options);
-
-/// Why `density` is no share of elements; empty if it is one.
-std::string densityProblem(double density);
-/// Why what stages send cannot be compressed as the options say; empty if it
-/// can, or is not.
-std::string stageCompressionProblem(const PhaseOptions &options);
-/// Why updates cannot be delayed as the options say; empty if they can, or are
-/// not.
-std::string updateDelayProblem(const PhaseOptions &options);
-/// Whether ranks sum delayed gradients in the step behind their own.
+/// Whether ranks sum delayed gradients in the step after their own.
 bool reducesNext(const PhaseOptions &options);
-
-/// Whether `name` is a value of `PhaseOptions::mergeProducts`.
-bool isMergeProducts(llvm::StringRef name);
-/// Whether `name` is a value of `PhaseOptions::pipeSlices`.
-bool isPipeSlices(llvm::StringRef name);
-
-/// Why `kinds` is no value of `PhaseOptions::offload`; empty if it is one.
-std::string offloadProblem(llvm::StringRef kinds);
-
-/// Whether `name` is a value of `PhaseOptions::pipeGather`.
-bool isPipeGather(llvm::StringRef name);
 
 /// Adds the passes with which the scheduled phase begins: those that split
 /// parts, and the one that chooses what is recomputed.

@@ -37,10 +37,8 @@ PipelineShape pipelineShape(const PhaseOptions &options);
 /// that axis, or where the mesh is wrong, which is said where it is made.
 std::optional<int64_t> pipelineSize(llvm::StringRef mesh);
 
-/// What is wrong with the schedule of `options`, as far as it shows without a
-/// model; empty when nothing is. Of one written by hand it says
-/// `file:line:column: `.
-std::string checkSchedule(const PhaseOptions &options);
+/// The stages of the axis "pp"; 1 without it.
+int64_t countStages(const PhaseOptions &options);
 
 /// Reads a trace, of `cleave-run --trace` or of the form that `writeSchedule`
 /// writes, for its `measured`; and what parts took in it, for

@@ -1,0 +1,39 @@
+//===- Communication.cpp - Options of collectives ---------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Declare.h"
+
+using namespace cleave;
+
+void cleave::declareCommunication(OptionTable &table) {
+  table.size("bucket-bytes", &CompileOptions::bucketBytes)
+      .flag("bucket-kib", 1024)
+      .least(0)
+      .drawn({"0", "4MiB", "-1", "4 parsecs"})
+      .says("Merge reductions and gathers of one kind among the same ranks "
+            "into buckets of up to this size (1 MiB by default); 0: do not "
+            "merge");
+  table.integer("collective-chunks", &PhaseOptions::collectiveChunks)
+      .least(1)
+      .drawn({"2", "0"})
+      .says("Cut gathers and reductions of activations and their gradients, "
+            "with the contractions beside them, into up to this many chunks of "
+            "samples (or of positions), so that one chunk is sent while "
+            "another one is computed; 1: do not cut");
+  table.size("collective-chunk-bytes", &PhaseOptions::collectiveChunkBytes)
+      .flag("collective-chunk-kib", 1024)
+      .least(0)
+      .drawn({"1KiB", "-1"})
+      .says("With {collective-chunks}: the least bytes that a rank puts into "
+            "the collective of one chunk (1 MiB by default); always more than "
+            "{bucket-bytes}")
+      .needs(
+          [](const CompileOptions &options) {
+            return options.phases.collectiveChunks > 1;
+          },
+          " needs {collective-chunks}");
+}

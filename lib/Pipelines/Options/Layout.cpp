@@ -1,0 +1,57 @@
+//===- Layout.cpp - Options of meshes and plans -----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Declare.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+
+using namespace cleave;
+using llvm::StringRef;
+
+/// The error of a parser, or "".
+template <typename T> static std::string problemOf(llvm::Expected<T> parsed) {
+  return parsed ? std::string() : llvm::toString(parsed.takeError());
+}
+
+/// The recipes are bound to axes that the mesh has.
+static std::string bindingProblem(const CompileOptions &options) {
+  // What is wrong with either by itself was said where it was given.
+  auto axes = spmd::parseMesh(options.phases.mesh);
+  auto plan = spmd::parsePlan(options.phases.recipes);
+  if (!axes || !plan) {
+    if (!axes)
+      llvm::consumeError(axes.takeError());
+    if (!plan)
+      llvm::consumeError(plan.takeError());
+    return "";
+  }
+  for (const spmd::RecipeCall &call : plan->recipes)
+    for (const std::string &bound : call.axes)
+      if (llvm::none_of(*axes, [&](const spmd::MeshAxis &axis) {
+            return axis.name == bound;
+          }))
+        return ": '" + call.name + "' is bound to axis \"" + bound +
+               "\", which {mesh} does not have";
+  return "";
+}
+
+void cleave::declareLayout(OptionTable &table) {
+  table.text("mesh", &PhaseOptions::mesh)
+      .form("axes")
+      .drawn({"dp=2", "tp=2", "dp=2,tp=2", "pp=2", "pp=2,dp=2", "dp=0", "x"})
+      .says("The devices as named axes, major to minor: dp=2,tp=4. Positions "
+            "of an axis pp are stages of a pipeline")
+      .valid([](StringRef text) { return problemOf(spmd::parseMesh(text)); });
+  table.text("recipe", &PhaseOptions::recipes)
+      .form("recipes")
+      .drawn({"megatron", "zero1", "megatron,zero1", "zero3", "zero9",
+              "megatron("})
+      .says("What is sharded over them, such as megatron-sp,zero1; a recipe is "
+            "bound to its own axis, or to another: zero3(fsdp). An axis \"dp\" "
+            "shards the samples. --recipe=help lists all")
+      .valid([](StringRef text) { return problemOf(spmd::parsePlan(text)); })
+      .refused(bindingProblem);
+}

@@ -1,0 +1,88 @@
+//===- Target.cpp - Options of the machine ----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Declare.h"
+#include "cleave/Machines/MachineModel.h"
+#include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "cleave/Target/CUDA/CompileCuda.h"
+
+using namespace cleave;
+using llvm::StringRef;
+
+static bool isCpu(const CompileOptions &options) {
+  return options.target == "cpu";
+}
+
+void cleave::declareTarget(OptionTable &table) {
+  const std::string ofCpu = " is of {target} cpu";
+  table.choice("target", &CompileOptions::target, {"cpu", "cuda"})
+      .says("The device that runs the program: the CPU, the default, or a GPU "
+            "of NVIDIA");
+  table.text("arch", &CompileOptions::architecture)
+      .form("sm_NN")
+      .drawn({"sm_80", "sm_100", "gfx90a"})
+      .says("With {target} cuda: the GPU's architecture, such as sm_80, sm_90 "
+            "(the default) or sm_100. Its code is compiled by NVRTC, without a "
+            "GPU")
+      .valid([](StringRef text) { return checkArchitecture(text); })
+      .needs([](const CompileOptions &options) { return !isCpu(options); },
+             " is of {target} cuda");
+  table.text("cpu", &CompileOptions::cpu)
+      .form("name")
+      .says("The CPU, as clang names it; by default this one")
+      .needs(isCpu, ofCpu);
+  table
+      .custom(
+          "vector-bits", OptionKind::Integer,
+          [](const CompileOptions &options) -> OptionValue {
+            return static_cast<int64_t>(options.vectorBits);
+          },
+          [](CompileOptions &options, const OptionValue &value) {
+            options.vectorBits = static_cast<int>(std::get<int64_t>(value));
+          })
+      .form("bits")
+      .least(0)
+      .most(512)
+      .drawn({"256", "100"})
+      .says("Width of vectors: 128, 256 or 512; by default those of the CPU")
+      .needs(isCpu, ofCpu)
+      .refused([](const CompileOptions &options) -> std::string {
+        auto known = CpuTarget::get(options.cpu, options.vectorBits);
+        return known ? "" : ": " + llvm::toString(known.takeError());
+      });
+  table.integer("threads", &PhaseOptions::threads)
+      .least(1)
+      .most(static_cast<double>(runtime::Program::kMaxThreads))
+      .drawn({"2", "0", "100000"})
+      .says("Threads of a step, for which memory is planned; by default the "
+            "cores of this machine")
+      .needs(isCpu, ofCpu)
+      .refused([](const CompileOptions &options) -> std::string {
+        return options.phases.grains
+                   ? " is 1 with {deterministic}, of which one thread computes "
+                     "each grain: leave it out"
+                   : "";
+      });
+  table.text("machine", &PhaseOptions::machine)
+      .form("rates")
+      .drawn({"flops=1e11", "flops=fast"})
+      .says("The rates of a device per second, by which stages are balanced, "
+            "schedules predicted and recomputation chosen: "
+            "flops=1e11,memory=2e10,link=5e9 (bytes of its memory, and sent to "
+            "another device) by default; or the file of cleave-compile "
+            "--measure-machine")
+      .valid([](StringRef text) {
+        auto rates = readMachine(text);
+        std::string error;
+        if (!rates)
+          return llvm::toString(rates.takeError());
+        if (!rates->empty() && !machines::MachineModel::parse(*rates, error))
+          return error;
+        return std::string();
+      });
+}
