@@ -23,6 +23,17 @@ function(cleave_add_library name)
   endif()
 endfunction()
 
+# cleave_add_runtime_library(Name SOURCES a.cpp ... [LINK l ...])
+#
+# What runs without the compiler: of LLVM only the support library, nothing of MLIR.
+# Optimised in every build type: its loops are part of every step.
+function(cleave_add_runtime_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_compile_options(${name} PRIVATE -O3)
+  target_link_libraries(${name} PUBLIC ${ARG_LINK})
+endfunction()
+
 # cleave_add_tool(name SOURCES a.cpp ... LINK l ...)
 function(cleave_add_tool name)
   cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;LINK" ${ARGN})

@@ -16,7 +16,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Executable/Format/Artifact.h"
 #include "cleave/Support/NarrowFloat.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"

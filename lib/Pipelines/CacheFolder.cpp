@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/CacheFolder.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Support/ByteSize.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/ADT/StringExtras.h"

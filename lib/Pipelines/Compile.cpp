@@ -7,23 +7,23 @@
 
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Executable/Cuda/CommandLaunches.h"
+#include "cleave/Executable/Cuda/CudnnPlan.h"
+#include "cleave/Executable/Format/ExchangeOrder.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
+#include "cleave/Executable/Transforms/BucketCollectives.h"
+#include "cleave/Executable/Transforms/DeferChecks.h"
+#include "cleave/Executable/Transforms/DelayWaits.h"
+#include "cleave/Executable/Transforms/MessageMemory.h"
 #include "cleave/Pipelines/ChooseRecompute.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
-#include "cleave/Runtime/CUDA/CudnnPlan.h"
-#include "cleave/Runtime/Core/ExchangeOrder.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Support/ByteSize.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
-#include "cleave/Target/Program/DeferChecks.h"
-#include "cleave/Target/Program/DelayWaits.h"
-#include "cleave/Target/Program/JoinExchanges.h"
-#include "cleave/Target/Program/MessageMemory.h"
 #include "cleave/Target/Program/ProgramTable.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Verifier.h"
@@ -240,7 +240,7 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
   if (failed(programs))
     return failure();
   for (runtime::Program &program : *programs) {
-    joinExchanges(program, options.bucketBytes);
+    bucketCollectives(program, options.bucketBytes);
     delayWaits(program);
     // Positions of a pipeline reach different checks. A processor that waits
     // for no other rank, nor for the host, stops at once.

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/CompileCache.h"
-#include "cleave/Runtime/Core/FileHash.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/FileHash.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Config/llvm-config.h"

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Support/OpenText.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MemoryBuffer.h"

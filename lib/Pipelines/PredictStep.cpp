@@ -7,7 +7,7 @@
 
 #include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Executable/Cuda/CommandLaunches.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"

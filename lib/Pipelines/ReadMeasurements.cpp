@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Scheduling/Timeline/MeasuredCosts.h"
 #include "cleave/Support/OpenText.h"
 #include "llvm/Support/FileSystem.h"

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Register.h"
-#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
 #include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/IR/ExecDialect.h"
+#include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/IndexUse.h"

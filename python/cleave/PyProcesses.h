@@ -8,11 +8,11 @@
 #ifndef CLEAVE_PYTHON_PYPROCESSES_H
 #define CLEAVE_PYTHON_PYPROCESSES_H
 
-#include "cleave/Runtime/Core/Patience.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Session/Launcher.h"
 #include "cleave/Runtime/Session/Processes.h"
 #include "cleave/Runtime/Session/Session.h"
+#include "cleave/Support/Patience.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/xxhash.h"
 #include <nanobind/nanobind.h>

@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
-#include "cleave/Runtime/Session/TokenData.h"
+#include "cleave/Runtime/Data/TokenData.h"
 #include <nanobind/stl/unique_ptr.h>
 
 using namespace cleave;

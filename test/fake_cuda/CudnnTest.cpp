@@ -12,8 +12,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Cudnn.h"
-#include "cleave/Runtime/CUDA/CudnnPlan.h"
+#include "Libraries/Cudnn.h"
+#include "cleave/Executable/Cuda/CudnnPlan.h"
 #include "gtest/gtest.h"
 
 #include <cmath>

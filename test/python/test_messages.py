@@ -26,7 +26,7 @@ WITHOUT_NAMES = {
     "lib/Dialect/Exec/Transforms/Memory/PartMemory.cpp": "an argument that does not exist",
     "lib/Dialect/Pipe/IR/PipeOps.cpp": "an operand and an argument that do not exist",
     "lib/Dialect/Spmd/IR/MergeFactors.cpp": "knows the rule of an op, and not the op",
-    "lib/Dialect/Spmd/Transforms/Partition.cpp": "the cause of a collective, in a remark at its op",
+    "lib/Dialect/Spmd/Transforms/Partition/Partition.cpp": "the cause of a collective, in a remark at its op",
 }
 
 

@@ -17,19 +17,25 @@ ROOMS = [
     "Support",
     "Machines",
     "Scheduling",
+    "Executable/Format",
+    "Executable/Cuda",
+    "Executable/Transforms",
     "Runtime/Core",
     "Runtime/Communicator",
     "Runtime/CPU",
     "Runtime/CUDA",
     "Runtime/MPI",
+    "Runtime/Data",
     "Runtime/Session",
     "Dialect/Graph/IR",
+    "Dialect/Graph/Analysis",
     "Dialect/Graph/Transforms",
     "Dialect/Spmd/IR",
     "Dialect/Spmd/Transforms",
     "Dialect/Pipe/IR",
     "Dialect/Pipe/Transforms",
     "Dialect/Exec/IR",
+    "Dialect/Exec/Kernels",
     "Conversion",
     "Dialect/Exec/Transforms",
     "Interpreter",
@@ -40,12 +46,16 @@ ROOMS = [
 ]
 
 #: What nothing of MLIR may be included by, and what LLVM only in part.
-WITHOUT_MLIR = ("Scheduling", "Machines", "Runtime")
+WITHOUT_MLIR = ("Scheduling", "Machines", "Executable", "Runtime")
 
 #: Rooms that come before in the list and that a room still does not use.
 FORBIDDEN = {
-    "Dialect": ("Runtime",),
-    "Conversion": ("Runtime",),
+    "Executable": ("Machines", "Scheduling"),
+    "Executable/Transforms": ("Executable/Cuda",),
+    "Dialect": ("Executable", "Runtime"),
+    "Conversion": ("Executable", "Runtime"),
+    "Target": ("Runtime",),
+    "Reports": ("Runtime",),
     "Runtime": ("Scheduling", "Machines"),
     "Runtime/CUDA": ("Runtime/CPU",),
     "Runtime/MPI": ("Runtime/CPU", "Runtime/CUDA"),

@@ -7,11 +7,11 @@
 
 #include "ReferenceMain.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Interpreter/Interpreter.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Pipelines/Diagnostics.h"
-#include "cleave/Runtime/Core/FileIO.h"
 #include "cleave/Support/CommandLine.h"
 #include "cleave/Support/OpenText.h"
 #include "mlir/Parser/Parser.h"

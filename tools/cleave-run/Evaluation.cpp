@@ -15,7 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/Support/Format.h"
 #include <cmath>
 

@@ -12,8 +12,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Session/Launcher.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"

@@ -8,10 +8,10 @@
 #ifndef CLEAVE_TOOLS_CLEAVERUN_TRAINER_H
 #define CLEAVE_TOOLS_CLEAVERUN_TRAINER_H
 
-#include "cleave/Runtime/Session/CommandData.h"
+#include "cleave/Runtime/Data/CommandData.h"
+#include "cleave/Runtime/Data/TokenData.h"
 #include "cleave/Runtime/Session/LearningRate.h"
 #include "cleave/Runtime/Session/Session.h"
-#include "cleave/Runtime/Session/TokenData.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"

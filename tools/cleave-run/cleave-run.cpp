@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/Patience.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Support/CommandLine.h"
+#include "cleave/Support/Patience.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"

@@ -14,8 +14,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Conversion/GraphToExec/SelectKernels.h"
-#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"

@@ -13,8 +13,8 @@
 #ifndef CLEAVE_PIPELINES_COMPILE_H
 #define CLEAVE_PIPELINES_COMPILE_H
 
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Pipelines/Phases.h"
-#include "cleave/Runtime/Core/Program.h"
 #include "cleave/Runtime/Session/Session.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_PIPELINES_PREDICTSTEP_H
 #define CLEAVE_PIPELINES_PREDICTSTEP_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/JSON.h"
 

@@ -14,7 +14,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
 #define CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
 
-#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Support/Philox.h"
 
 namespace cleave::runtime {
 

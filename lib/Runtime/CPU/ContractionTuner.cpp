@@ -12,8 +12,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "OneDnn.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Runtime/CPU/Contraction.h"
-#include "cleave/Runtime/Core/FileIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/FileTier.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/CPU/ThreadTeam.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "OneDnn.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/Support/ErrorHandling.h"
 
 #include <dlfcn.h>

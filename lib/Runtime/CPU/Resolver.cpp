@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "LibraryMemory.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/Rows.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Runtime/CPU/Executor.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Core/Rows.h"
 #include "llvm/ADT/StringExtras.h"
 
 using namespace cleave::runtime;

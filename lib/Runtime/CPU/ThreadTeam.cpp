@@ -11,7 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/ThreadTeam.h"
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 
 #include <algorithm>
 #include <atomic>

@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "CudaDevice.h"
-#include "cleave/Runtime/Core/Artifact.h"
-#include "cleave/Runtime/Core/Patience.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/Artifact.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
+#include "cleave/Support/Patience.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <cstring>

@@ -8,16 +8,16 @@
 #ifndef CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H
 #define CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H
 
-#include "Contractions.h"
-#include "Cudnn.h"
 #include "Gpu.h"
 #include "HostExchange.h"
 #include "HostTensors.h"
+#include "Libraries/CublasLtMatmul.h"
+#include "Libraries/Cudnn.h"
 #include "NcclExchange.h"
 #include "SharedExchange.h"
 #include "WorkRecord.h"
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
-#include "cleave/Runtime/CUDA/KernelArguments.h"
+#include "cleave/Executable/Cuda/CommandLaunches.h"
+#include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include "cleave/Runtime/Core/DeviceCalls.h"
 #include "cleave/Runtime/Core/RunRecord.h"
@@ -221,7 +221,7 @@ private:
   int64_t scratchBytes = 0;
   /// The second tier.
   char *tier = nullptr;
-  std::optional<Contractions> contractions;
+  std::optional<CublasLtMatmuls> contractions;
   /// Opened for the first attention command that is planned for it.
   std::unique_ptr<Cudnn> cudnn;
   /// That of computation first, then that of the second tier.

@@ -9,7 +9,7 @@
 #define CLEAVE_LIB_RUNTIME_CUDA_FOUNDLAUNCHES_H
 
 #include "Gpu.h"
-#include "cleave/Runtime/CUDA/ExchangePlan.h"
+#include "cleave/Executable/Cuda/ExchangePlan.h"
 #include <utility>
 #include <vector>
 

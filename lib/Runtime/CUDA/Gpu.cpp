@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Gpu.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/ADT/SmallVector.h"
 
 #include <algorithm>

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_LIB_RUNTIME_CUDA_GPU_H
 #define CLEAVE_LIB_RUNTIME_CUDA_GPU_H
 
-#include "Driver.h"
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "Libraries/Driver.h"
+#include "cleave/Executable/Cuda/CommandLaunches.h"
 #include <functional>
 #include <map>
 #include <memory>

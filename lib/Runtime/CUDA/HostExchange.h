@@ -9,8 +9,8 @@
 #define CLEAVE_LIB_RUNTIME_CUDA_HOSTEXCHANGE_H
 
 #include "Gpu.h"
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Runtime/Core/Arena.h"
-#include "cleave/Runtime/Core/Program.h"
 
 namespace cleave::runtime::cuda {
 

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "HostTensors.h"
-#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "llvm/ADT/STLExtras.h"
 
 #include <cstring>

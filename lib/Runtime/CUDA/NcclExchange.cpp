@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "NcclExchange.h"
-#include "cleave/Runtime/Core/Patience.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
+#include "cleave/Support/Patience.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallPtrSet.h"
 #include "llvm/Support/xxhash.h"

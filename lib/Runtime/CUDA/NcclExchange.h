@@ -10,9 +10,9 @@
 
 #include "FoundLaunches.h"
 #include "Gpu.h"
-#include "Nccl.h"
+#include "Libraries/Nccl.h"
 #include "WorkRecord.h"
-#include "cleave/Runtime/CUDA/ExchangePlan.h"
+#include "cleave/Executable/Cuda/ExchangePlan.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include <chrono>
 #include <deque>

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "CudaDevice.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
-#include "cleave/Runtime/Core/Rows.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/Rows.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <cstdlib>

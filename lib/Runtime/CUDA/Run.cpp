@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CudaDevice.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 
 #include <algorithm>
 #include <cstring>

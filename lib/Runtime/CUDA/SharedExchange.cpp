@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "SharedExchange.h"
-#include "cleave/Runtime/CUDA/KernelArguments.h"
+#include "cleave/Executable/Cuda/KernelArguments.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Support/TreeOrder.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/Endian.h"

@@ -11,7 +11,7 @@
 #include "FoundLaunches.h"
 #include "Gpu.h"
 #include "WorkRecord.h"
-#include "cleave/Runtime/CUDA/ExchangePlan.h"
+#include "cleave/Executable/Cuda/ExchangePlan.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include <deque>
 #include <map>

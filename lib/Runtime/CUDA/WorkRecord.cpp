@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "WorkRecord.h"
-#include "cleave/Runtime/Core/BufferUse.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/BufferUse.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
 

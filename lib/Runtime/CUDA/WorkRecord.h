@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_CUDA_WORKRECORD_H
 #define CLEAVE_LIB_RUNTIME_CUDA_WORKRECORD_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/raw_ostream.h"

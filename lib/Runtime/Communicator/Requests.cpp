@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Communicator/Requests.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 
 #include <numeric>
 #include <set>

@@ -14,7 +14,7 @@
 
 #include "SocketMesh.h"
 #include "Sockets.h"
-#include "cleave/Runtime/Core/Patience.h"
+#include "cleave/Support/Patience.h"
 
 #include <algorithm>
 #include <cerrno>

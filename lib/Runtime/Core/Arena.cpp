@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Arena.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CheckpointFiles.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"
 

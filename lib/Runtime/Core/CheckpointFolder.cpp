@@ -7,9 +7,9 @@
 
 #include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "CheckpointFiles.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/InputFile.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/InputFile.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"

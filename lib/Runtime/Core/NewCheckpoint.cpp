@@ -18,9 +18,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "CheckpointFiles.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "CheckpointFiles.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
-#include "cleave/Runtime/Core/FileIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"

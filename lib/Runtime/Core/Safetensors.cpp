@@ -12,8 +12,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Safetensors.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/StringSwitch.h"

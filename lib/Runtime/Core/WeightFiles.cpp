@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/WeightFiles.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"

@@ -14,7 +14,7 @@
 #include "Heartbeat.h"
 #include "MpiCollectives.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
-#include "cleave/Runtime/Core/Patience.h"
+#include "cleave/Support/Patience.h"
 
 #include <algorithm>
 #include <cstdio>

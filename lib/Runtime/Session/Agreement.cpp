@@ -11,7 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Session/AllRanks.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/xxhash.h"

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Session/AllRanks.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Communicator/ThreadWorld.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Runtime/Session/Session.h"
 
 #include <numeric>

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Runtime/Session/Session.h"
 #include "llvm/ADT/STLExtras.h"
 

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Weights.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
 

@@ -7,7 +7,7 @@
 
 #include "DevicePlugin.h"
 #include "Launch.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 
 #include <cstdlib>
 #include <dlfcn.h>

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_SESSION_DEVICEPLUGIN_H
 #define CLEAVE_LIB_RUNTIME_SESSION_DEVICEPLUGIN_H
 
-#include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Executable/Format/Artifact.h"
 #include "cleave/Runtime/Core/Device.h"
 
 namespace cleave::runtime {

@@ -11,7 +11,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Runtime/Session/Session.h"
 #include "llvm/ADT/STLExtras.h"
 

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Launch.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Communicator/SocketWorld.h"
-#include "cleave/Runtime/Core/Patience.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Support/Patience.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"

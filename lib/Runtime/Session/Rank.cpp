@@ -7,9 +7,9 @@
 
 #include "cleave/Runtime/Session/Rank.h"
 #include "DevicePlugin.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Runtime/CPU/CpuDevice.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 
 using namespace cleave::runtime;
 using llvm::Error;

@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Runtime/Communicator/ThreadWorld.h"
-#include "cleave/Runtime/Core/Philox.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "cleave/Runtime/Session/Session.h"
+#include "cleave/Support/Philox.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <cmath>

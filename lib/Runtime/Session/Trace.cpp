@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Launch.h"
-#include "cleave/Runtime/Core/Placement.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Runtime/Session/Session.h"
 
 using namespace cleave::runtime;

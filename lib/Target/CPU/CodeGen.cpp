@@ -8,7 +8,7 @@
 #include "cleave/Target/CPU/CodeGen.h"
 #include "KernelEmitter.h"
 #include "Machine.h"
-#include "cleave/Runtime/Core/Artifact.h"
+#include "cleave/Executable/Format/Artifact.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/ExecutionEngine/Orc/ExecutionUtils.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelEmitter.h"
-#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Support/Philox.h"
 
 using namespace mlir;
 using namespace cleave;

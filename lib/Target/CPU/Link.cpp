@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Machine.h"
-#include "cleave/Runtime/Core/Artifact.h"
-#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Executable/Format/Artifact.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/ADT/StringExtras.h"

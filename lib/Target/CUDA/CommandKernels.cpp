@@ -7,8 +7,8 @@
 
 #include "CommandKernels.h"
 #include "CommandKernels.inc"
-#include "cleave/Runtime/CUDA/ExchangePlan.h"
-#include "cleave/Runtime/CUDA/KernelArguments.h"
+#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/KernelArguments.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/raw_ostream.h"

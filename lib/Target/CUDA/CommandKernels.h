@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_TARGET_CUDA_COMMANDKERNELS_H
 #define CLEAVE_LIB_TARGET_CUDA_COMMANDKERNELS_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <string>
 

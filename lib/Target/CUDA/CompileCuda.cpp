@@ -8,9 +8,9 @@
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "CommandKernels.h"
 #include "KernelPrinter.h"
-#include "cleave/Runtime/Core/Artifact.h"
-#include "cleave/Runtime/Core/CudaLibraries.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Cuda/CudaLibraries.h"
+#include "cleave/Executable/Format/Artifact.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "llvm/ADT/StringSwitch.h"
 

@@ -9,7 +9,7 @@
 #define CLEAVE_LIB_TARGET_PROGRAM_COMMANDTABLE_H
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace cleave {

@@ -12,7 +12,7 @@
 #include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
-#include "cleave/Runtime/Core/Rows.h"
+#include "cleave/Executable/Format/Rows.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"

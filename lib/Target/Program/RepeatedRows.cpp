@@ -7,7 +7,7 @@
 
 #include "RepeatedRows.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Runtime/Core/Rows.h"
+#include "cleave/Executable/Format/Rows.h"
 #include "cleave/Target/Program/ProgramTable.h"
 
 using namespace mlir;

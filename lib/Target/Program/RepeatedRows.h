@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_TARGET_PROGRAM_REPEATEDROWS_H
 #define CLEAVE_LIB_TARGET_PROGRAM_REPEATEDROWS_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 
 namespace cleave {
 

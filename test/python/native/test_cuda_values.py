@@ -205,7 +205,7 @@ def test_sums_over_ranks(kind, tmp_path):
     root = pathlib.Path(__file__).resolve().parents[3]
     folder = root / "lib" / "Target" / "CUDA" / "Kernels"
     text = "".join(path.read_text() for path in [
-        root / "include" / "cleave" / "Runtime" / "CUDA" / "KernelArguments.h",
+        root / "include" / "cleave" / "Executable" / "Cuda" / "KernelArguments.h",
         folder / "Reduce.cu", folder / "ReduceHalf.cu"]).replace("#include <cuda_fp16.h>", "")
     element = {"f16": "HalfElement", "f32": "PlainElement<float>"}[kind]
     (tmp_path / "sum.cpp").write_text(f"""#include "Emulation.h"

@@ -13,7 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FusionRunner.h"
-#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
+#include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Pipelines/Register.h"
 #include "mlir/Parser/Parser.h"

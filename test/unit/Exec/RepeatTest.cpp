@@ -7,9 +7,9 @@
 
 #include "../TestAll.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Executable/Format/Rows.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Register.h"
-#include "cleave/Runtime/Core/Rows.h"
 #include "cleave/Target/Program/ProgramTable.h"
 #include "cleave/Testing/CheckMemory.h"
 #include "cleave/Testing/RandomGraph.h"

@@ -8,7 +8,7 @@
 #include "cleave/Runtime/CPU/Attention.h"
 #include "Runtime/CPU/AttentionRows.h"
 #include "Runtime/CPU/LibraryMemory.h"
-#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Support/Philox.h"
 #include "gtest/gtest.h"
 
 #include <cmath>

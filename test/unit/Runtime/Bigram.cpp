@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bigram.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/Rows.h"
+#include "cleave/Executable/Format/Rows.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 
 using namespace cleave::runtime;
 

@@ -15,7 +15,7 @@
 #ifndef CLEAVE_TEST_UNIT_RUNTIME_BIGRAM_H
 #define CLEAVE_TEST_UNIT_RUNTIME_BIGRAM_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 
 namespace cleave::test {
 

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bigram.h"
-#include "cleave/Runtime/Core/Artifact.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/Artifact.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/Support/raw_ostream.h"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Support/Philox.h"
 
 #include <cmath>
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Session/CommandData.h"
+#include "cleave/Runtime/Data/CommandData.h"
 #include "gtest/gtest.h"
 
 #include <chrono>

@@ -14,8 +14,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "BigramSession.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/CPU/CpuDevice.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
 #include <atomic>

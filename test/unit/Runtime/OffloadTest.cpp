@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/CPU/FileTier.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "gtest/gtest.h"
 
 #include <numeric>

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Executable/Format/BufferUse.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Core/Arena.h"
-#include "cleave/Runtime/Core/BufferUse.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::runtime;

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "BigramSession.h"
-#include "cleave/Runtime/Core/Placement.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "gtest/gtest.h"

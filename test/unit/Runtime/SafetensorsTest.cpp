@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Core/Safetensors.h"
-#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "llvm/ADT/bit.h"
 #include "llvm/Support/Endian.h"
 #include "llvm/Support/FileSystem.h"

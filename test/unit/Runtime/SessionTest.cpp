@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "BigramSession.h"
-#include "cleave/Runtime/Core/FileIO.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Format/FileIO.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Core/Safetensors.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Session/TokenData.h"
-#include "cleave/Runtime/Core/FileIO.h"
+#include "cleave/Runtime/Data/TokenData.h"
+#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Runtime/Session/LearningRate.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"

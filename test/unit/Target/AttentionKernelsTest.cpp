@@ -7,7 +7,7 @@
 
 #include "CommandEmulation.h"
 #include "cleave/Runtime/CPU/Attention.h"
-#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Support/Philox.h"
 #include "llvm/ADT/APFloat.h"
 
 #include <cmath>

@@ -10,8 +10,8 @@
 
 #include "../TestAll.h"
 #include "CommandKernels.h"
-#include "cleave/Runtime/CUDA/KernelArguments.h"
-#include "cleave/Runtime/Core/ProgramIO.h"
+#include "cleave/Executable/Cuda/KernelArguments.h"
+#include "cleave/Executable/Format/ProgramIO.h"
 #include "gtest/gtest.h"
 
 #include <algorithm>

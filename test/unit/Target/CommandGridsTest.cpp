@@ -11,7 +11,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Executable/Cuda/CommandLaunches.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::runtime;

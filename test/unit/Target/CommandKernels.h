@@ -8,7 +8,7 @@
 #ifndef CLEAVE_TEST_UNIT_TARGET_COMMANDKERNELS_H
 #define CLEAVE_TEST_UNIT_TARGET_COMMANDKERNELS_H
 
-#include "cleave/Runtime/CUDA/CommandLaunches.h"
+#include "cleave/Executable/Cuda/CommandLaunches.h"
 
 namespace cleave::testing {
 

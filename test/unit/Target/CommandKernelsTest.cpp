@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommandEmulation.h"
+#include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
 #include "cleave/Runtime/CPU/Orthonormalize.h"
 #include "cleave/Runtime/CPU/TopK.h"
-#include "cleave/Runtime/CUDA/KernelArguments.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
 #include "cleave/Support/OrthonormalScratch.h"
 #include "cleave/Support/TopKScratch.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelEvaluator.h"
-#include "cleave/Runtime/Core/Philox.h"
+#include "cleave/Support/Philox.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include <cmath>

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_RUNTIME_CPU_CPUDEVICE_H
 #define CLEAVE_RUNTIME_CPU_CPUDEVICE_H
 
+#include "cleave/Executable/Format/Artifact.h"
 #include "cleave/Runtime/CPU/ThreadTeam.h"
-#include "cleave/Runtime/Core/Artifact.h"
 #include "cleave/Runtime/Core/Device.h"
 #include <string>
 

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_RUNTIME_CPU_DATAMOVEMENT_H
 #define CLEAVE_RUNTIME_CPU_DATAMOVEMENT_H
 
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Runtime/CPU/ThreadTeam.h"
-#include "cleave/Runtime/Core/Program.h"
 
 namespace cleave::runtime {
 

@@ -8,6 +8,7 @@
 #ifndef CLEAVE_RUNTIME_CPU_EXECUTOR_H
 #define CLEAVE_RUNTIME_CPU_EXECUTOR_H
 
+#include "cleave/Executable/Format/Artifact.h"
 #include "cleave/Runtime/CPU/Attention.h"
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
@@ -16,7 +17,6 @@
 #include "cleave/Runtime/CPU/TopK.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include "cleave/Runtime/Core/Arena.h"
-#include "cleave/Runtime/Core/Artifact.h"
 #include "cleave/Runtime/Core/RunRecord.h"
 #include "cleave/Runtime/Core/StepChecks.h"
 #include "llvm/ADT/ArrayRef.h"

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_RUNTIME_CPU_TOPK_H
 #define CLEAVE_RUNTIME_CPU_TOPK_H
 
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Runtime/CPU/ThreadTeam.h"
-#include "cleave/Runtime/Core/Program.h"
 
 namespace cleave::runtime {
 

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_RUNTIME_CPU_WORKSPACE_H
 #define CLEAVE_RUNTIME_CPU_WORKSPACE_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 
 namespace cleave::runtime {
 

@@ -8,8 +8,8 @@
 #ifndef CLEAVE_RUNTIME_COMMUNICATOR_REQUESTS_H
 #define CLEAVE_RUNTIME_COMMUNICATOR_REQUESTS_H
 
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
-#include "cleave/Runtime/Core/Program.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/Support/Error.h"

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_RUNTIME_CORE_CHECKPOINTFOLDER_H
 #define CLEAVE_RUNTIME_CORE_CHECKPOINTFOLDER_H
 
-#include "cleave/Runtime/Core/FileHash.h"
+#include "cleave/Executable/Format/FileHash.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/JSON.h"

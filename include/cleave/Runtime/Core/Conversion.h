@@ -16,7 +16,7 @@
 #ifndef CLEAVE_RUNTIME_CORE_CONVERSION_H
 #define CLEAVE_RUNTIME_CORE_CONVERSION_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "llvm/ADT/StringRef.h"
 #include <optional>
 

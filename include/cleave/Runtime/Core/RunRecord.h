@@ -8,8 +8,8 @@
 #ifndef CLEAVE_RUNTIME_CORE_RUNRECORD_H
 #define CLEAVE_RUNTIME_CORE_RUNRECORD_H
 
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Runtime/Core/Device.h"
-#include "cleave/Runtime/Core/Program.h"
 #include <array>
 #include <string>
 

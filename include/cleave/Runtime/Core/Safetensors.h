@@ -8,9 +8,9 @@
 #ifndef CLEAVE_RUNTIME_CORE_SAFETENSORS_H
 #define CLEAVE_RUNTIME_CORE_SAFETENSORS_H
 
+#include "cleave/Executable/Format/FileHash.h"
+#include "cleave/Executable/Format/InputFile.h"
 #include "cleave/Runtime/Core/Conversion.h"
-#include "cleave/Runtime/Core/FileHash.h"
-#include "cleave/Runtime/Core/InputFile.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"

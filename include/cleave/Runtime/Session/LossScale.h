@@ -16,7 +16,7 @@
 #ifndef CLEAVE_RUNTIME_SESSION_LOSSSCALE_H
 #define CLEAVE_RUNTIME_SESSION_LOSSSCALE_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 
 namespace cleave::runtime {
 

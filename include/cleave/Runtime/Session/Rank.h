@@ -8,9 +8,9 @@
 #ifndef CLEAVE_RUNTIME_SESSION_RANK_H
 #define CLEAVE_RUNTIME_SESSION_RANK_H
 
+#include "cleave/Executable/Format/Artifact.h"
 #include "cleave/Runtime/CPU/ThreadTeam.h"
 #include "cleave/Runtime/Communicator/Communicator.h"
-#include "cleave/Runtime/Core/Artifact.h"
 #include "cleave/Runtime/Core/RunRecord.h"
 #include "llvm/ADT/ArrayRef.h"
 #include <functional>

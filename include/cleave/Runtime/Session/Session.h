@@ -14,8 +14,8 @@
 #ifndef CLEAVE_RUNTIME_SESSION_SESSION_H
 #define CLEAVE_RUNTIME_SESSION_SESSION_H
 
+#include "cleave/Executable/Format/FileHash.h"
 #include "cleave/Runtime/Core/ActionTrace.h"
-#include "cleave/Runtime/Core/FileHash.h"
 #include "cleave/Runtime/Session/AllRanks.h"
 #include "cleave/Runtime/Session/FolderLock.h"
 #include "cleave/Runtime/Session/LossScale.h"

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_TARGET_CUDA_COMPILECUDA_H
 #define CLEAVE_TARGET_CUDA_COMPILECUDA_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "cleave/Target/CUDA/PrintCuda.h"
 #include "llvm/Support/Error.h"
 

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_TARGET_CUDA_PRINTCUDA_H
 #define CLEAVE_TARGET_CUDA_PRINTCUDA_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/ADT/StringMap.h"
 #include <string>

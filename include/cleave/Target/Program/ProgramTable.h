@@ -8,7 +8,7 @@
 #ifndef CLEAVE_TARGET_PROGRAM_PROGRAMTABLE_H
 #define CLEAVE_TARGET_PROGRAM_PROGRAMTABLE_H
 
-#include "cleave/Runtime/Core/Program.h"
+#include "cleave/Executable/Format/Program.h"
 #include "mlir/IR/BuiltinOps.h"
 
 namespace cleave {

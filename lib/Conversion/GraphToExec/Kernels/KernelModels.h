@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_CONVERSION_GRAPHTOEXEC_KERNELS_KERNELMODELS_H
 #define CLEAVE_LIB_CONVERSION_GRAPHTOEXEC_KERNELS_KERNELMODELS_H
 
-#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
+#include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 

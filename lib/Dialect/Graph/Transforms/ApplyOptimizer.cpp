@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "CheckFinite.h"
-#include "InputValues.h"
 #include "Optimizers/UpdateBuilder.h"
+#include "cleave/Dialect/Graph/Analysis/InputValues.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"

@@ -7,7 +7,7 @@
 
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "Optimizers/UpdateBuilder.h"
-#include "StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepParts.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "llvm/ADT/SmallBitVector.h"
 

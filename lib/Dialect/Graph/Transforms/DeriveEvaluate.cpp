@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "InputValues.h"
+#include "cleave/Dialect/Graph/Analysis/InputValues.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 

@@ -21,7 +21,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepParts.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"

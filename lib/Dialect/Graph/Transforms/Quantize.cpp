@@ -19,7 +19,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Optimizers/UpdateBuilder.h"
-#include "StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepParts.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"

@@ -17,7 +17,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "LinearLayers.h"
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"

@@ -5,6 +5,6 @@ set -e
 cd "$(dirname "$0")"
 sed -n '/^  return R"(\/\/ Compile/,/^)";/{s/^  return R"(//;/^)";/d;p}' \
   ../DeviceFunctions.cpp
-cat ../../../../include/cleave/Runtime/CUDA/KernelArguments.h \
+cat ../../../../include/cleave/Executable/Cuda/KernelArguments.h \
   Copy.cu Fill.cu Check.cu Reduce.cu ScatterAdd.cu TopK.cu Orthonormalize.cu \
   Attention.cu Attention16.cu

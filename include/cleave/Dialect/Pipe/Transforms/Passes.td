@@ -21,13 +21,13 @@
 //                          Layers         the layers of a model, by structure
 //                          SliceTransfers, SlicePlan
 //                                         transfers in slices
-//                          Exchanges      collectives that run once in a step
+//                          StepCollectives      collectives that run once in a step
 //                          CollectParts   the ops and values of each part
 //                          Parts          the parts of an entry, as a header
 //                          OutlineParts   functions and the pipe.program
 //   pipe-recompute       Recompute, RecomputePolicyText (policies in words),
-//                        Blocks (of a model, by structure), Saving (what is saved),
-//                        SavedValues (of it, for the report), MinimumCut
+//                        Blocks (of a model, by structure), SavedCut (what is saved),
+//                        RecordSaved (of it, for the report), MinimumCut
 //   pipe-remake-copies   RemakeCopies
 //   pipe-narrow-saves    NarrowSaves
 //   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_FUSION_FUSEGROUPS_H
 #define CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_FUSION_FUSEGROUPS_H
 
-#include "cleave/Conversion/GraphToExec/Kernels/KernelBuilder.h"
+#include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 
 namespace cleave::exec {
 

@@ -9,7 +9,7 @@
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_ANNOTATOR_H
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
-#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"

@@ -17,7 +17,7 @@
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
 
-#include "cleave/Dialect/Spmd/Transforms/DimensionClasses.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 
 namespace cleave::spmd {
 

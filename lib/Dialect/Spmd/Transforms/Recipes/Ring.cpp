@@ -14,7 +14,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "../ScoreExtras.h"
+#include "../Decompose/ScoreExtras.h"
 #include "Sequence.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/TypeSwitch.h"

@@ -19,7 +19,7 @@
 #include "DecomposeFeatureNorms.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/ScaledOperand.h"
-#include "cleave/Dialect/Spmd/Transforms/SeedOrder.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
 
 using namespace mlir;
 using namespace cleave;

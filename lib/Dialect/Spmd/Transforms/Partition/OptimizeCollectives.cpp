@@ -1,0 +1,237 @@
+//===- OptimizeCollectives.cpp - Merging and simplifying collectives ------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/Transforms/Partition/OptimizeCollectives.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/OperationSupport.h"
+#include "mlir/IR/PatternMatch.h"
+#include <map>
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_OPTIMIZECOLLECTIVES
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+namespace {
+
+/// Rewrites the collectives of one function.
+class Optimizer {
+public:
+  Optimizer(func::FuncOp function, MeshOp meshOp)
+      : body(function.getBody().front()), mesh(meshOp.getMesh()),
+        rewriter(function.getContext()) {}
+
+  void run() {
+    mergeEqual();
+    for (Operation &op : llvm::make_early_inc_range(body)) {
+      auto slice = dyn_cast<SliceOp>(op);
+      if (!slice || !scatterSlice(slice, mesh, rewriter))
+        undoCollective(&op, mesh, rewriter);
+    }
+    for (auto sum : llvm::make_early_inc_range(body.getOps<graph::AddOp>()))
+      reduceSum(sum);
+  }
+
+private:
+  void mergeEqual();
+  void reduceSum(graph::AddOp sum);
+
+  Block &body;
+  Mesh mesh;
+  IRRewriter rewriter;
+};
+
+/// Whether two ops are equal and have the same operands.
+struct SameOp {
+  bool operator()(Operation *a, Operation *b) const {
+    return OperationEquivalence::isEquivalentTo(
+        a, b, OperationEquivalence::IgnoreLocations);
+  }
+};
+
+} // namespace
+
+/// Merges equal collectives of one seed index into the first of them. A
+/// collective that enlarges a value belongs to the seed index of its first
+/// reader, since its result would otherwise be kept until then.
+void Optimizer::mergeEqual() {
+  SeedOrder seedOrder(body);
+  std::map<std::pair<llvm::hash_code, unsigned>, SmallVector<Operation *, 1>>
+      known;
+  for (Operation &op : llvm::make_early_inc_range(body)) {
+    if (!readCollective(&op) && !isa<BarrierOp>(op))
+      continue;
+    unsigned seedIndex = seedOrder.of(&op);
+    if (isa<AllGatherOp>(op))
+      seedIndex = seedOrder.firstReader(&op);
+    auto hash = OperationEquivalence::computeHash(
+        &op, OperationEquivalence::directHashValue,
+        OperationEquivalence::ignoreHashValue,
+        OperationEquivalence::IgnoreLocations);
+    SmallVector<Operation *, 1> &candidates = known[{hash, seedIndex}];
+    auto same = llvm::find_if(
+        candidates, [&](Operation *other) { return SameOp()(other, &op); });
+    if (same == candidates.end()) {
+      candidates.push_back(&op);
+      continue;
+    }
+    op.replaceAllUsesWith(*same);
+    op.erase();
+  }
+}
+
+/// A sum of two sums over devices becomes one of the sum of their terms: half
+/// as much is sent.
+void Optimizer::reduceSum(graph::AddOp sum) {
+  auto first = sum.getLhs().getDefiningOp<ReduceScatterOp>();
+  auto second = sum.getRhs().getDefiningOp<ReduceScatterOp>();
+  if (!first || !second || first == second ||
+      first.getKind() != ReductionKind::sum || !first->hasOneUse() ||
+      !second->hasOneUse() || first.getType() != sum.getType() ||
+      first->getAttrDictionary() != second->getAttrDictionary() ||
+      first.getInput().getType() != second.getInput().getType())
+    return;
+  ShardingAttr place = writtenShardingAttr(first.getInput());
+  if (!place || place != writtenShardingAttr(second.getInput()))
+    return;
+  rewriter.setInsertionPoint(sum);
+  auto terms = graph::AddOp::create(rewriter, sum.getLoc(), first.getInput(),
+                                    second.getInput());
+  annotate(terms, place, writtenGlobalType(first.getInput()));
+  auto reduced = cast<ReduceScatterOp>(rewriter.clone(*first));
+  reduced.getInputMutable().assign(terms);
+  rewriter.replaceOp(sum, reduced);
+  rewriter.eraseOp(first);
+  rewriter.eraseOp(second);
+}
+
+/// Returns the axes of all dimensions.
+static AxisList flatten(const Mesh &mesh, ArrayRef<AxisList> dims) {
+  AxisList split;
+  for (const AxisList &list : dims)
+    for (const AxisRef &axis : mesh.significant(list))
+      split.push_back(axis);
+  return split;
+}
+
+bool cleave::spmd::canScatter(const Mesh &mesh, ArrayRef<AxisRef> axes,
+                              ArrayRef<AxisList> dims) {
+  AxisList split = flatten(mesh, dims), all = mesh.significant(axes);
+  // A sequential axis has one device: there is nothing to scatter.
+  if (split.empty() || llvm::any_of(split, [&](const AxisRef &axis) {
+        return mesh.isSequential(axis);
+      }))
+    return false;
+  auto digits = mesh.refine(split, all), rest = mesh.refine(all, split);
+  return digits && rest && llvm::all_of(*digits, [&](const AxisRef &digit) {
+           return mesh.overlap(digit, all);
+         });
+}
+
+bool cleave::spmd::scatterSlice(SliceOp slice, const Mesh &mesh,
+                                RewriterBase &rewriter) {
+  auto reduction = slice.getInput().getDefiningOp<AllReduceOp>();
+  if (!reduction || !reduction->hasOneUse())
+    return false;
+  Collective reduce = *readCollective(reduction), cut = *readCollective(slice);
+  if (!canScatter(mesh, reduce.axes, cut.dims))
+    return false;
+  AxisList axes = mesh.significant(reduce.axes),
+           split = flatten(mesh, cut.dims);
+  auto digits = mesh.refine(split, axes), rest = mesh.refine(axes, split);
+  llvm::erase_if(*rest, [&](const AxisRef &digit) {
+    return mesh.overlap(digit, *digits);
+  });
+
+  std::optional<Sharding> sharding = writtenSharding(slice->getResult(0));
+  RankedTensorType global = writtenGlobalType(slice->getResult(0));
+  if (!sharding || !global)
+    return false;
+  cut.kind = CollectiveKind::ReduceScatter;
+  cut.reduction = reduce.reduction;
+  cut.sharding = *sharding;
+  Collective after;
+  after.kind = CollectiveKind::AllReduce;
+  after.reduction = reduce.reduction;
+  after.axes = mesh.normalize(*rest);
+  after.sharding = cut.sharding;
+  for (const AxisRef &axis : after.axes)
+    cut.sharding.partial.push_back({axis, reduce.reduction});
+  FlatSymbolRefAttr meshName = slice.getSharding().getMesh();
+  rewriter.setInsertionPoint(slice);
+  Value value = buildCollective(rewriter, slice.getLoc(), reduction.getInput(),
+                                cut, meshName, mesh, global);
+  if (!after.axes.empty())
+    value = buildCollective(rewriter, slice.getLoc(), value, after, meshName,
+                            mesh, global);
+  rewriter.replaceOp(slice, value);
+  rewriter.eraseOp(reduction);
+  return true;
+}
+
+/// Whether the movement only says where elements lie, and does not take up more
+/// memory than what it moves, or (`backward`) than what it makes.
+static bool isPlain(Operation *op, bool backward) {
+  std::optional<Collective> move = readCollective(op);
+  if (!move)
+    return false;
+  switch (move->kind) {
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Permute:
+    return true;
+  case CollectiveKind::AllGather:
+    return backward;
+  case CollectiveKind::Slice:
+    return !backward;
+  default:
+    return false;
+  }
+}
+
+bool cleave::spmd::undoCollective(Operation *op, const Mesh &mesh,
+                                  RewriterBase &rewriter) {
+  if (!isPlain(op, /*backward=*/false))
+    return false;
+  Operation *before = op->getOperand(0).getDefiningOp();
+  if (!before || !isPlain(before, /*backward=*/true))
+    return false;
+  Value source = before->getOperand(0);
+  std::optional<Sharding> from = writtenSharding(source),
+                          to = writtenSharding(op->getResult(0));
+  if (!from || !to || source.getType() != op->getResult(0).getType() ||
+      !sameDims(mesh, from->dims, to->dims) ||
+      !samePartial(mesh, from->partial, to->partial))
+    return false;
+  rewriter.replaceOp(op, source);
+  if (before->use_empty())
+    rewriter.eraseOp(before);
+  return true;
+}
+
+namespace {
+struct OptimizeCollectivesPass
+    : cleave::spmd::impl::OptimizeCollectivesBase<OptimizeCollectivesPass> {
+  void runOnOperation() override {
+    MeshOp mesh = findMesh(getOperation());
+    if (!mesh) {
+      getOperation().emitError("the module has no spmd.mesh");
+      return signalPassFailure();
+    }
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (!function.isExternal() && function.getBody().hasOneBlock())
+        Optimizer(function, mesh).run();
+  }
+};
+} // namespace

@@ -1,0 +1,255 @@
+//===- DimensionClasses.cpp - Dimensions sharded together -----------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
+#include "cleave/Dialect/Graph/IR/Sources.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
+#include <numeric>
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+BlockArgument cleave::spmd::viewedArgument(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    auto costed = dyn_cast<graph::CostOpInterface>(op);
+    if (costed && costed.getCost().flops == 0 && op->getNumOperands() == 1)
+      value = op->getOperand(0);
+    else if (Value scaled = graph::scaledOperand(op))
+      value = scaled;
+    else
+      return graph::pointwiseArgument(value);
+  }
+  return cast<BlockArgument>(value);
+}
+
+/// Returns the major factor of a dimension whose size is not 1, or -1.
+static int64_t majorFactor(const graph::ShardingRule &rule,
+                           ArrayRef<int64_t> factors) {
+  for (int64_t factor : factors)
+    if (rule.factors[factor].size != 1)
+      return factor;
+  return -1;
+}
+
+static bool runsAlong(const graph::ShardingRule &rule,
+                      const graph::FactorMapping &mapping, int64_t factor) {
+  return llvm::any_of(mapping, [&](ArrayRef<int64_t> dim) {
+    return majorFactor(rule, dim) == factor;
+  });
+}
+
+DimensionClasses::DimensionClasses(func::FuncOp function) : function(function) {
+  unsigned nodes = 0;
+  auto addValue = [&](Value value) {
+    base[value] = nodes;
+    nodes += cast<RankedTensorType>(value.getType()).getRank();
+  };
+  Block &body = function.getBody().front();
+  llvm::for_each(body.getArguments(), addValue);
+  for (Operation &op : body.without_terminator()) {
+    llvm::for_each(op.getResults(), addValue);
+    if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op)) {
+      factorBase[&op] = nodes;
+      nodes += ruled.getShardingRule().factors.size();
+    }
+  }
+  joined.grow(nodes);
+  joinOps();
+  joined.compress();
+  classes.resize(joined.getNumClasses());
+  describe();
+}
+
+void DimensionClasses::joinOps() {
+  for (auto [op, first] : factorBase) {
+    auto rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
+    auto join = [&](Value value, const graph::FactorMapping &mapping) {
+      for (auto [dim, factors] : llvm::enumerate(mapping))
+        if (int64_t major = majorFactor(rule, factors); major >= 0)
+          joined.join(base.lookup(value) + dim, first + major);
+    };
+    for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+      if (!llvm::is_contained(rule.unused, i))
+        join(operand, rule.operands[i]);
+    for (auto [i, result] : llvm::enumerate(op->getResults()))
+      join(result, rule.results[i]);
+  }
+}
+
+void DimensionClasses::describe() {
+  Block &body = function.getBody().front();
+  for (BlockArgument argument : body.getArguments()) {
+    auto type = cast<RankedTensorType>(argument.getType());
+    auto samples = function.getArgAttrOfType<IntegerAttr>(
+        argument.getArgNumber(), graph::kBatchDimAttr);
+    for (int64_t dim = 0; dim < type.getRank(); ++dim) {
+      DimensionClass &known = classes[number(argument, dim)];
+      known.arguments.push_back({argument, static_cast<unsigned>(dim)});
+      known.samples |= samples && samples.getInt() == dim;
+      if (argument.use_empty())
+        known.divisor = std::gcd(known.divisor, type.getDimSize(dim));
+    }
+  }
+  SeedOrder seedOrder(body);
+  // Updates: what depends on a gradient or on the optimizer's state. They can
+  // be resharded.
+  llvm::DenseSet<Value> updated;
+  for (BlockArgument argument : body.getArguments())
+    if (graph::isOptimizerState(function, argument.getArgNumber()))
+      updated.insert(argument);
+  for (Operation &op : body.without_terminator()) {
+    auto first = factorBase.find(&op);
+    if (isa<graph::GradientOp>(op) ||
+        llvm::any_of(op.getOperands(),
+                     [&](Value value) { return updated.contains(value); })) {
+      updated.insert(op.result_begin(), op.result_end());
+      continue;
+    }
+    if (first == factorBase.end())
+      continue;
+    auto rule = cast<graph::ShardingRuleOpInterface>(&op).getShardingRule();
+    for (auto [i, factor] : llvm::enumerate(rule.factors)) {
+      if (factor.size == 1)
+        continue;
+      DimensionClass &known = classes[joined[first->second + i]];
+      known.divisor = std::gcd(known.divisor, factor.size);
+      if (factor.kind == graph::FactorKind::Replicated && !known.wholeIn)
+        known.wholeIn = &op;
+    }
+    if (seedOrder.of(&op) == 0)
+      addRoles(&op);
+  }
+  llvm::for_each(classes,
+                 [&](DimensionClass &known) { addSharedState(known); });
+}
+
+/// Joins optimizer state with its parameter.
+void DimensionClasses::addSharedState(DimensionClass &known) {
+  for (auto [argument, dim] : llvm::to_vector(known.shared))
+    for (auto [other, at] : known.arguments)
+      if (graph::getArgString(function, other.getArgNumber(), graph::kOfAttr) ==
+              graph::getArgString(function, argument.getArgNumber(),
+                                  graph::kNameAttr) &&
+          graph::dimOfParameter(function, other, dim) == at)
+        known.shared.push_back({other, at});
+}
+
+bool DimensionClasses::dependsOnInput(Value value) const {
+  bool depends = false;
+  graph::walkSources(value, [&](Value next, SmallVectorImpl<Value> &work) {
+    if (auto argument = dyn_cast<BlockArgument>(next))
+      depends |= graph::hasRole(function, argument.getArgNumber(), "input");
+    else if (!depends)
+      llvm::append_range(work, next.getDefiningOp()->getOperands());
+  });
+  return depends;
+}
+
+/// Adds the operands of `op` that are shared along `factor`: they have it alone
+/// in a dimension, while results have another factor minor to it.
+void DimensionClasses::addShared(Operation *op, const graph::ShardingRule &rule,
+                                 int64_t factor, DimensionClass &known) {
+  int64_t heads = 0;
+  for (ArrayRef<int64_t> dim : rule.results.front())
+    if (majorFactor(rule, dim) == factor) {
+      heads = 1;
+      for (int64_t part : dim)
+        heads *= rule.factors[part].size;
+    }
+  if (heads <= rule.factors[factor].size)
+    return;
+  known.heads = std::gcd(known.heads, heads);
+  SmallVector<std::pair<Value, unsigned>> work;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+    for (auto [dim, factors] : llvm::enumerate(rule.operands[i]))
+      if (ArrayRef(factors) == ArrayRef(factor))
+        work.push_back({operand, static_cast<unsigned>(dim)});
+  // Goes back from the shared operands to the arguments they are computed from.
+  llvm::DenseSet<std::pair<Value, unsigned>> seen;
+  while (!work.empty()) {
+    auto [value, dim] = work.pop_back_val();
+    if (!seen.insert({value, dim}).second)
+      continue;
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      if (!llvm::is_contained(known.shared, std::pair(argument, dim)))
+        known.shared.push_back({argument, dim});
+      continue;
+    }
+    auto made = dyn_cast<graph::ShardingRuleOpInterface>(value.getDefiningOp());
+    if (!made)
+      continue;
+    graph::ShardingRule from = made.getShardingRule();
+    int64_t major = majorFactor(
+        from, from.results[cast<OpResult>(value).getResultNumber()][dim]);
+    for (auto [i, operand] : llvm::enumerate(made->getOperands()))
+      for (auto [at, factors] : llvm::enumerate(from.operands[i]))
+        if (major >= 0 && majorFactor(from, factors) == major)
+          work.push_back({operand, static_cast<unsigned>(at)});
+  }
+}
+
+void DimensionClasses::addRoles(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  if (!costed)
+    return;
+  graph::WorkClass work = costed.getCost().work;
+  auto rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
+  unsigned first = factorBase.lookup(op);
+  for (auto [i, factor] : llvm::enumerate(rule.factors)) {
+    if (factor.size == 1)
+      continue;
+    DimensionClass &known = classes[joined[first + i]];
+    bool kept = llvm::any_of(rule.results, [&](const auto &mapping) {
+      return runsAlong(rule, mapping, i);
+    });
+    if (work == graph::WorkClass::Attention && kept) {
+      known.attended = true;
+      addShared(op, rule, i, known);
+    }
+    bool product = work == graph::WorkClass::Contraction;
+    bool lookup = work == graph::WorkClass::Gather && !kept;
+    // Each index of the class has its own weights, or its own table.
+    bool stacked =
+        kept && llvm::all_of(rule.operands, [&](const auto &mapping) {
+          return runsAlong(rule, mapping, i);
+        });
+    if (work == graph::WorkClass::Gather && stacked)
+      if (BlockArgument table = viewedArgument(op->getOperand(0));
+          table && graph::hasRole(function, table.getArgNumber(), "parameter"))
+        known.stacked.push_back(op);
+    if (!product && !lookup) {
+      known.reduced |= factor.kind == graph::FactorKind::Reduction && !kept;
+      continue;
+    }
+    for (auto [n, operand] : llvm::enumerate(op->getOperands())) {
+      BlockArgument argument = viewedArgument(operand);
+      if (!argument ||
+          !graph::hasRole(function, argument.getArgNumber(), "parameter") ||
+          !runsAlong(rule, rule.operands[n], i))
+        continue;
+      if (lookup) {
+        // Without an input as index, the op is not a lookup (positions, say).
+        if (llvm::any_of(op->getOperands(), [&](Value other) {
+              return other != operand && dependsOnInput(other);
+            }))
+          known.lookups.push_back(op);
+        continue;
+      }
+      auto &role = kept ? known.producers : known.consumers;
+      // A bias has the class of its product: each argument is added once.
+      if (llvm::is_contained(role, op))
+        continue;
+      role.push_back(op);
+      if (stacked)
+        known.stacked.push_back(op);
+    }
+  }
+}

@@ -1,0 +1,498 @@
+//===- Propagate.cpp - Propagation of shardings ---------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
+#include "mlir/IR/AttrTypeSubElements.h"
+#include <set>
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_PROPAGATE
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+
+namespace {
+/// The propagation in one function.
+class Propagation {
+public:
+  Propagation(func::FuncOp function, MeshOp meshOp)
+      : function(function), meshName(FlatSymbolRefAttr::get(meshOp)),
+        mesh(meshOp.getMesh()) {}
+
+  LogicalResult run() {
+    if (!function.getBody().hasOneBlock())
+      return function.emitOpError("must have one block to be sharded");
+    if (failed(readAnnotations()))
+      return failure();
+    spread();
+    addArgumentAxes();
+    spread();
+    // A weight's gradient is computed as the weight is sharded, whatever its
+    // activations are.
+    addGradientAxes();
+    spread();
+    addConstraints();
+    spread();
+    reduceSums();
+    // Values that would have been partial may be sharded now.
+    spread();
+    reduceSums();
+    for (Operation &op : body().without_terminator())
+      finish(&op);
+    writeResults();
+    return success();
+  }
+
+private:
+  Block &body() { return function.getBody().front(); }
+
+  /// Propagates forward and backward until nothing changes. Each change adds an
+  /// axis to a dimension, so that this terminates.
+  void spread() {
+    bool changed = true;
+    while (changed) {
+      changed = false;
+      for (Operation &op : body().without_terminator()) {
+        changed |= visit(&op);
+        markPartial(&op);
+      }
+      for (Operation &op : llvm::reverse(body().without_terminator()))
+        changed |= visit(&op);
+    }
+  }
+
+  /// Returns the sharding given for `argument`, replicated if none is.
+  Sharding givenFor(BlockArgument argument) {
+    auto given = function.getArgAttrOfType<ShardingAttr>(
+        argument.getArgNumber(), kShardingAttr);
+    return given ? given.getSharding() : Sharding::replicated(rankOf(argument));
+  }
+
+  static int64_t rankOf(Value value) {
+    return cast<RankedTensorType>(value.getType()).getRank();
+  }
+
+  /// Sets the state before propagation: only the sequential axes of arguments.
+  /// Micro-batches are propagated before axes of devices, since there is no
+  /// choice in them, and annotations of intermediate values do not name them.
+  LogicalResult readAnnotations() {
+    for (BlockArgument argument : body().getArguments()) {
+      auto given = function.getArgAttrOfType<ShardingAttr>(
+          argument.getArgNumber(), kShardingAttr);
+      if (!isa<RankedTensorType>(argument.getType()))
+        return graph::emitArgumentError(function, argument.getArgNumber())
+               << " is not a tensor";
+      if (given && given.getMesh() != meshName)
+        return graph::emitArgumentError(function, argument.getArgNumber())
+               << " is sharded on another mesh, " << given.getMesh();
+      Sharding &sharding = shardings[argument] = givenFor(argument);
+      for (AxisList &axes : sharding.dims)
+        llvm::erase_if(axes, [&](const AxisRef &axis) {
+          return !mesh.isSequential(axis);
+        });
+    }
+    for (Operation &op : body().without_terminator()) {
+      auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
+      if (!ruled)
+        return op.emitOpError("has no sharding rule");
+      rules[&op] = ruled.getShardingRule();
+      for (Value result : op.getResults())
+        shardings[result] = Sharding::replicated(rankOf(result), /*open=*/true);
+    }
+    return success();
+  }
+
+  /// Arguments are closed unless annotated otherwise.
+  void addArgumentAxes() {
+    for (BlockArgument argument : body().getArguments()) {
+      Sharding given = givenFor(argument);
+      Sharding &known = shardings.find(argument)->second;
+      for (auto [axes, found] : llvm::zip_equal(given.dims, known.dims)) {
+        llvm::erase_if(found, [&](const AxisRef &axis) {
+          return given.splits(mesh, axis);
+        });
+        axes.insert(axes.begin(), found.begin(), found.end());
+      }
+      known = std::move(given);
+    }
+    // Annotations on weights are applied with the shardings of arguments.
+    for (auto op : body().getOps<ConstrainOp>())
+      if (isOfWeight(op)) {
+        addConstraint(op);
+      } else {
+        Sharding given = op.getSharding().getSharding();
+        shardings.find(op.getOutput())->second.open = given.open;
+        for (const AxisList &axes : given.dims)
+          llvm::append_range(reserved[op.getOutput()], axes);
+      }
+  }
+
+  /// Whether `op` annotates an argument, or a view or a copy of a parameter in
+  /// another type: the compute sharding of a weight that is gathered.
+  bool isOfWeight(ConstrainOp op) {
+    if (isa<BlockArgument>(op.getInput()))
+      return true;
+    BlockArgument argument = viewedArgument(op.getInput());
+    return argument &&
+           graph::hasRole(function, argument.getArgNumber(), "parameter");
+  }
+
+  /// Gives annotated gradients the axes of their parameters. The other axes of
+  /// an annotation, those of optimizer state, come with the annotations of
+  /// activations: these may shard what is summed over them.
+  void addGradientAxes() {
+    for (auto op : body().getOps<ConstrainOp>()) {
+      auto gradient =
+          llvm::find_if(op->getUsers(), llvm::IsaPred<graph::GradientOp>);
+      if (gradient == op->getUsers().end())
+        continue;
+      std::optional<Sharding> compute =
+          computeSharding(cast<graph::GradientOp>(*gradient).getParameter());
+      if (!compute || rankOf(op.getOutput()) != int64_t(compute->dims.size()))
+        continue;
+      for (auto [axes, own, given] :
+           llvm::zip_equal(shardings.find(op.getOutput())->second.dims,
+                           compute->dims, op.getSharding().getSharding().dims))
+        if (axes.empty() && mesh.isPrefix(own, given))
+          axes = own;
+    }
+  }
+
+  /// Returns the sharding of parameter `name` where the model reads it: that of
+  /// an annotation of it or of its copy, or else its own.
+  std::optional<Sharding> computeSharding(StringRef name) {
+    for (BlockArgument argument : body().getArguments()) {
+      if (graph::getArgString(function, argument.getArgNumber(),
+                              graph::kNameAttr) != name)
+        continue;
+      for (auto op : body().getOps<ConstrainOp>())
+        if (isOfWeight(op) && viewedArgument(op.getInput()) == argument &&
+            op.getInput().getType().getShape() ==
+                cast<RankedTensorType>(argument.getType()).getShape())
+          return op.getSharding().getSharding();
+      return givenFor(argument);
+    }
+    return std::nullopt;
+  }
+
+  /// Applies the annotations of intermediate values, after the shardings of
+  /// arguments: those of weights have more effect than those of activations.
+  /// Until then the annotated dimensions are closed, and their axes are not
+  /// used for other dimensions of the value.
+  void addConstraints() {
+    for (auto op : body().getOps<ConstrainOp>())
+      if (!isOfWeight(op))
+        addConstraint(op);
+    reserved.clear();
+  }
+
+  void addConstraint(ConstrainOp op) {
+    Sharding given = op.getSharding().getSharding();
+    Sharding &known = shardings.find(op.getOutput())->second;
+    for (auto [axes, own] : llvm::zip_equal(given.dims, known.dims)) {
+      for (const AxisRef &axis : axes)
+        if (!known.splits(mesh, axis))
+          own.push_back(axis);
+      axes = own;
+    }
+    known = std::move(given);
+  }
+
+  SmallVector<const Sharding *> shardingsOf(ValueRange values) {
+    SmallVector<const Sharding *> result;
+    for (Value value : values)
+      result.push_back(&shardings.find(value)->second);
+    return result;
+  }
+
+  FactorAxes merge(Operation *op,
+                   function_ref<void(const std::string &)> conflict) {
+    return mergeFactors(mesh, rules[op], shardingsOf(op->getOperands()),
+                        shardingsOf(op->getResults()), conflict);
+  }
+
+  /// Extends the open dimensions of `value` by the axes of its factors.
+  bool extend(Value value, ArrayRef<AxisList> dims) {
+    Sharding &sharding = shardings.find(value)->second;
+    auto held = reserved.find(value);
+    bool changed = false;
+    for (auto [i, axes] : llvm::enumerate(dims)) {
+      AxisList &known = sharding.dims[i];
+      if (!sharding.open[i] || known == axes || !mesh.isPrefix(known, axes))
+        continue;
+      // An axis that shards another dimension already cannot shard this one,
+      // and ends the list. A partial sum over an axis is not sharded over it,
+      // so that partial sums are added before they are reduced.
+      auto used = [&](const AxisRef &axis) {
+        return llvm::any_of(sharding.partial,
+                            [&](const PartialAxis &partial) {
+                              return mesh.overlap(axis, partial.axis);
+                            }) ||
+               llvm::any_of(llvm::enumerate(sharding.dims),
+                            [&](auto other) {
+                              return other.index() != i &&
+                                     mesh.overlap(axis, other.value());
+                            }) ||
+               (held != reserved.end() && mesh.overlap(axis, held->second));
+      };
+      // The known axes may end in the major digits of an axis.
+      AxisList list = axes;
+      if (ArrayRef(list).take_front(known.size()) != ArrayRef(known)) {
+        list = known;
+        llvm::append_range(list, mesh.split(axes, mesh.size(known))->second);
+      }
+      auto end = std::find_if(list.begin() + known.size(), list.end(), used);
+      if (end == list.begin() + known.size())
+        continue;
+      list.erase(end, list.end());
+      known = mesh.normalize(list);
+      changed = true;
+    }
+    return changed;
+  }
+
+  bool visit(Operation *op) {
+    graph::ShardingRule &rule = rules[op];
+    bool changed = false;
+    FactorAxes axes = merge(op, [](const std::string &) {});
+    for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+      if (!llvm::is_contained(rule.unused, i))
+        changed |=
+            extend(operand, projectFactors(mesh, rule, rule.operands[i], axes));
+    for (auto [i, result] : llvm::enumerate(op->getResults()))
+      changed |=
+          extend(result, projectFactors(mesh, rule, rule.results[i], axes));
+    return changed;
+  }
+
+  /// Returns the partial axes of the results of `op` under the current
+  /// shardings.
+  void markPartial(Operation *op) {
+    FactorAxes axes = merge(op, [](const std::string &) {});
+    setPartial(op, axes);
+  }
+
+  void setPartial(Operation *op, const FactorAxes &axes) {
+    PartialPlan plan = planFor(op, axes);
+    for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
+      Sharding &sharding = shardings.find(result)->second;
+      sharding.partial = staysPartial(mesh, sharding, partial);
+      auto known = reduced.find(result);
+      if (known == reduced.end())
+        continue;
+      llvm::erase_if(sharding.partial, [&](const PartialAxis &entry) {
+        return mesh.overlap(entry.axis, known->second);
+      });
+    }
+  }
+
+  /// Decides where each partial sum is reduced.
+  void reduceSums() {
+    SeedOrder seedOrder(body());
+    for (Operation &op : body().without_terminator()) {
+      setPartial(&op, merge(&op, [](const std::string &) {}));
+      reduceForAll(&op, seedOrder);
+    }
+  }
+
+  /// Reduces a partial sum at its producer if its readers would reduce at least
+  /// as many elements: one of them needs the sum, or their results are larger,
+  /// or as large while another reader needs the sum anyway. A sum over
+  /// micro-batches is reduced after the last one.
+  void reduceForAll(Operation *op, const SeedOrder &seedOrder) {
+    for (Value result : op->getResults()) {
+      Sharding &sharding = shardings.find(result)->second;
+      if (llvm::any_of(sharding.partial, [&](const PartialAxis &partial) {
+            return mesh.isSequential(partial.axis) &&
+                   mesh.size(partial.axis) > 1;
+          }))
+        continue;
+      auto isReducedHere = [&](const PartialAxis &partial) {
+        if (mesh.isSequential(partial.axis))
+          return false;
+        int64_t readers = 0, elements = 0;
+        bool scattered = false;
+        for (OpOperand &use : result.getUses()) {
+          if (seedOrder.of(use.getOwner()) != seedOrder.of(op))
+            continue;
+          std::optional<int64_t> made = partialElements(use, partial.axis);
+          if (!made) {
+            scattered |= isSplitIn(use, partial.axis);
+            continue;
+          }
+          if (*made == 0)
+            return true;
+          ++readers;
+          elements += *made;
+        }
+        int64_t own = elementsOf(result);
+        return own < elements ||
+               (own == elements && (readers > 1 || (readers && scattered)));
+      };
+      PartialList kept;
+      for (const PartialAxis &partial : sharding.partial)
+        if (isReducedHere(partial))
+          reduced[result].push_back(partial.axis);
+        else
+          kept.push_back(partial);
+      sharding.partial = std::move(kept);
+    }
+  }
+
+  /// Whether the reader at `use` computes on shards along `axis`.
+  bool isSplitIn(OpOperand &use, const AxisRef &axis) {
+    auto rule = rules.find(use.getOwner());
+    return rule != rules.end() &&
+           !llvm::is_contained(rule->second.unused, use.getOperandNumber()) &&
+           llvm::any_of(
+               merge(use.getOwner(), [](const std::string &) {}),
+               [&](const AxisList &list) { return mesh.overlap(axis, list); });
+  }
+
+  /// Returns the number of elements of the results that the reader at `use`
+  /// makes partial on `axis`, or of its operand where it only adds several; 0
+  /// where it needs the sum. Returns nothing where it is sharded over `axis`.
+  std::optional<int64_t> partialElements(OpOperand &use, const AxisRef &axis) {
+    Operation *reader = use.getOwner();
+    auto rule = rules.find(reader);
+    if (rule == rules.end() ||
+        llvm::is_contained(rule->second.unused, use.getOperandNumber()))
+      return std::nullopt;
+    FactorAxes axes = merge(reader, [](const std::string &) {});
+    if (llvm::any_of(axes, [&](const AxisList &list) {
+          return mesh.overlap(axis, list);
+        }))
+      return std::nullopt;
+    PartialPlan plan = planFor(reader, axes);
+    for (const PartialPlan::Reduction &reduction : plan.reductions)
+      if (reduction.operand == use.getOperandNumber() &&
+          mesh.overlap(axis, reduction.partial.axis))
+        return 0;
+    auto isPartial = [&](ArrayRef<PartialAxis> partial) {
+      return llvm::any_of(partial, [&](const PartialAxis &entry) {
+        return mesh.overlap(axis, entry.axis);
+      });
+    };
+    int64_t elements = 0, summands = 0;
+    for (auto [result, partial] : llvm::zip(reader->getResults(), plan.results))
+      if (isPartial(partial))
+        elements += elementsOf(result);
+    for (Value operand : reader->getOperands())
+      if (isPartial(shardings.find(operand)->second.partial))
+        summands += elementsOf(operand);
+    // A reduce into a part reduces its operand itself.
+    if (elements <= summands || !summedByItself(reader).empty())
+      elements = std::min(elements, elementsOf(use.get()));
+    return elements ? std::optional(elements) : std::nullopt;
+  }
+
+  static int64_t elementsOf(Value value) {
+    return cast<RankedTensorType>(value.getType()).getNumElements();
+  }
+
+  PartialPlan planFor(Operation *op, const FactorAxes &axes) {
+    SmallVector<int64_t> elements;
+    for (Type type : op->getOperandTypes())
+      elements.push_back(cast<RankedTensorType>(type).getNumElements());
+    return planPartials(mesh, rules[op], axes, shardingsOf(op->getOperands()),
+                        elements, summedByItself(op));
+  }
+
+  /// Emits remarks for disagreements, and sets the attributes.
+  void finish(Operation *op) {
+    merge(op, [&](const std::string &conflict) {
+      op->emitRemark("shardings disagree: ") << conflict;
+    });
+    SmallVector<Attribute> attributes;
+    for (Value result : op->getResults()) {
+      Sharding &sharding = shardings.find(result)->second;
+      sharding.open.assign(sharding.open.size(), false);
+      attributes.push_back(ShardingAttr::get(meshName, sharding));
+    }
+    if (!attributes.empty())
+      op->setAttr(kShardingsAttr, ArrayAttr::get(op->getContext(), attributes));
+  }
+
+  /// Sets the shardings of arguments and results of the function. A result that
+  /// replaces an argument has its sharding; others are replicated.
+  void writeResults() {
+    graph::EntryAttributes attributes(function);
+    for (BlockArgument argument : body().getArguments()) {
+      Sharding &sharding = shardings.find(argument)->second;
+      sharding.open.assign(sharding.open.size(), false);
+      attributes.setArg(argument.getArgNumber(), kShardingAttr,
+                        ShardingAttr::get(meshName, sharding));
+    }
+    for (auto [i, pair] :
+         llvm::enumerate(llvm::zip_equal(body().getTerminator()->getOperands(),
+                                         graph::updatedArguments(function)))) {
+      auto [value, updated] = pair;
+      Sharding sharding =
+          shardings.find(updated ? Value(updated) : value)->second;
+      sharding.partial.clear();
+      if (!function.getResultAttr(i, kShardingAttr))
+        attributes.setResult(i, kShardingAttr,
+                             ShardingAttr::get(meshName, sharding));
+    }
+    attributes.write();
+  }
+
+  func::FuncOp function;
+  FlatSymbolRefAttr meshName;
+  Mesh mesh;
+  llvm::DenseMap<Operation *, graph::ShardingRule> rules;
+  llvm::DenseMap<Value, Sharding> shardings;
+  /// The axes of annotations that are not applied yet.
+  llvm::DenseMap<Value, AxisList> reserved;
+  /// The axes over which a value is reduced at its producer.
+  llvm::DenseMap<Value, AxisList> reduced;
+};
+
+struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {
+  void runOnOperation() override {
+    MeshOp mesh = findMesh(getOperation());
+    if (!mesh) {
+      getOperation().emitError("the module has no spmd.mesh");
+      return signalPassFailure();
+    }
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (!function.isExternal() && failed(Propagation(function, mesh).run()))
+        return signalPassFailure();
+    warnOfIdleAxes(mesh.getMesh());
+  }
+
+  /// Warns of axes over which nothing is sharded: their positions compute the
+  /// same values.
+  void warnOfIdleAxes(const Mesh &mesh) {
+    std::set<StringRef> splitting;
+    AttrTypeWalker walker;
+    walker.addWalk([&](ShardingAttr attribute) {
+      for (const AxisList &list : attribute.getSharding().dims)
+        for (const AxisRef &axis : list)
+          splitting.insert(axis.name);
+    });
+    getOperation().walk(
+        [&](Operation *op) { walker.walk(op->getAttrDictionary()); });
+    for (const MeshAxis &axis : mesh.axes)
+      if (axis.size > 1 && !axis.sequential && axis.name != kPipelineAxis &&
+          !splitting.count(axis.name))
+        getOperation().emitWarning("axis \"")
+            << axis.name << "\" shards nothing: its " << axis.size
+            << " positions compute the same values; add a recipe that uses it";
+  }
+};
+} // namespace
