@@ -5,7 +5,7 @@
 import math
 import pathlib
 
-from cleave.svg import open_svg, text
+from cleave.reports.svg import open_svg, text
 
 HUES = (210, 10, 130, 40, 280, 180, 330, 90)
 LEFT, TOP, WIDE, HIGH = 64, 40, 420, 240

@@ -31,9 +31,9 @@ TABLES = {
 
 #: What the Python reference has, in this order.
 PYTHON = (
-    "cleave.compile.compile", "cleave.step.Step", "cleave.reports.Reports",
-    "cleave.checkpoint.Checkpoints", "cleave.checkpoint.load", "cleave.results",
-    "cleave.optim", "cleave.plan.P", "cleave.trace.trace", "cleave.models",
+    "cleave.compiler.api.compile", "cleave.runtime.step.Step", "cleave.reports.text.Reports",
+    "cleave.runtime.checkpoint.Checkpoints", "cleave.runtime.checkpoint.load", "cleave.runtime.results",
+    "cleave.training.optim", "cleave.compiler.shardings.P", "cleave.trace.trace", "cleave.models",
     "cleave.models.size.Size", "cleave.moe", "cleave.feed.reader.Feed", "cleave.feed.sqlite.SQLite",
     "cleave.feed.postgres.Postgres", "cleave.feed.mongo.Mongo", "cleave.feed.source.Source",
     "cleave.feed.source.FeedError", "cleave.feed.store.Store", "cleave.feed.store.Record",

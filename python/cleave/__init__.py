@@ -5,29 +5,19 @@
 `cleave.compile` turns a PyTorch model into a training step. Submodules are imported on
 first use, so that `import cleave` is quick. The files:
 
-    compile, trainable, check, verdicts, counted, shortened
-                                  `cleave.compile`; what can be trained; comparison with eager
-                                  PyTorch, and what it found before; on the same random numbers,
-                                  of a large model on a copy with few layers
-    step, program, results, batch, call_inputs
-                                  a compiled step, its program for one shape, what it returns,
-                                  the tensors that it takes, and those of a call
-    buckets, background           programs for a few lengths, compiled in another thread
-    state, masters, checkpoint, tensor_file
-                                  tensors and states that are loaded; those of 16-bit modules;
-                                  folders that are saved; files of tensors
-    optim, schedules, loss_scale  optimizers, learning rates, the scale of the loss in fp16
-    plan, pipeline_options        shardings that a person asks for; options of a pipeline
-    processes, forks              ranks that are processes; threads, locks and forked processes
-    reports, memory_picture, visualize, notebook, svg
-                                  reports as text and as pictures
-    messages, version             wording of messages; the version
-    moe, philox                   experts in plain PyTorch; random numbers of the compiler
-    export/                       weights in 8 bits, sparse, or in 16 bits, for PyTorch
-    trace/, models/, testing/     from PyTorch to the graph dialect; models; helpers of tests
+    compiler/                     `cleave.compile`: options, checks, programs for a few lengths
+    trace/                        from PyTorch to the graph dialect
+    runtime/                      a compiled step, its programs, state, checkpoints, processes
+    training/                     optimizers, learning rates, the scale of the loss in fp16
+    reports/                      reports as text and as pictures
+    exporting/, export            weights in 8 bits, sparse, or in 16 bits, for PyTorch; its command
+    models/, testing/             models; helpers of tests
     feed/                         data from a database, and models into one
-    Extension, RuntimeExtension, Bindings, PySession, PyProcesses
-                                  the native modules: compiler and runtime, the runtime alone
+    messages, version, moved      wording of messages; the version; modules by their former names
+    moe, philox                   experts in plain PyTorch; random numbers of the compiler
+
+The native modules, compiler and runtime (`_cleave`) and the runtime alone (`_runtime`), are built
+from python/native.
 """
 
 import importlib
@@ -35,39 +25,41 @@ import os
 import sys
 import types
 
+from . import moved
 from .version import __version__
 
 #: The submodule of each public name.
 _LAZY = {
-    "compile": "compile",
+    "compile": "compiler.api",
     "CompileError": "_cleave",
     "ProcessError": "_cleave",
-    "load": "checkpoint",
-    "export": "export",
-    "read_export": "export",
-    "ExportReport": "export",
-    "Step": "step",
-    "StepError": "results",
-    "Evaluation": "results",
-    "Loss": "results",
-    "LossScale": "loss_scale",
-    "P": "plan",
-    "AdamW": "optim",
-    "AdamW8bit": "optim",
-    "SGD": "optim",
-    "Lion": "optim",
-    "Adagrad": "optim",
-    "LAMB": "optim",
-    "Adafactor": "optim",
-    "Muon": "optim",
-    "Schedule": "optim",
-    "constant": "optim",
-    "cosine": "optim",
-    "linear": "optim",
+    "load": "runtime.checkpoint",
+    "export": "exporting",
+    "read_export": "exporting",
+    "ExportReport": "exporting",
+    "Step": "runtime.step",
+    "StepError": "runtime.results",
+    "Evaluation": "runtime.results",
+    "Loss": "runtime.results",
+    "LossScale": "training.loss_scale",
+    "P": "compiler.shardings",
+    "AdamW": "training.optim",
+    "AdamW8bit": "training.optim",
+    "SGD": "training.optim",
+    "Lion": "training.optim",
+    "Adagrad": "training.optim",
+    "LAMB": "training.optim",
+    "Adafactor": "training.optim",
+    "Muon": "training.optim",
+    "Schedule": "training.optim",
+    "constant": "training.optim",
+    "cosine": "training.optim",
+    "linear": "training.optim",
 }
 #: The modules that are built: compiler and runtime, the runtime alone.
 _NATIVE = ("_cleave", "_runtime")
-_MODULES = ("feed", "models", "optim", "trace")
+#: Modules that are public names, and where they are.
+_MODULES = {"feed": "feed", "models": "models", "optim": "training.optim", "trace": "trace"}
 
 __all__ = sorted([*_LAZY, *_MODULES, "__version__"])
 
@@ -94,6 +86,8 @@ def __getattr__(name):
             return getattr(_native(_LAZY[name]), name)
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    if name in moved.MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'cleave' has no attribute '{name}'")
 
@@ -103,7 +97,7 @@ def __dir__():
 
 
 class _Package(types.ModuleType):
-    """The functions `cleave.compile` and `cleave.export` have the names of their modules, and
+    """The functions `cleave.compile` and `cleave.export` have the former names of modules, and
     importing a module sets the attribute to the module; the function must be restored."""
 
     @property
@@ -124,3 +118,4 @@ class _Package(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+moved.install()

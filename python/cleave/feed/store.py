@@ -87,7 +87,7 @@ class Store:
             return self._add(os.fspath(model), query, parent)
         # PyTorch is loaded where a model is.
         import cleave
-        from ..processes import lead
+        from ..runtime.processes import lead
 
         if not isinstance(model, cleave.Step):
             raise TypeError(f"model is {type(model).__name__}, not a compiled step or the folder of "
@@ -114,7 +114,7 @@ class Store:
             KeyError, TypeError, ValueError: it does not fit; nothing is changed.
         """
         import cleave
-        from ..processes import together
+        from ..runtime.processes import together
 
         processes = into._processes if isinstance(into, cleave.Step) else None
         record = together(processes, "find a model", lambda: self._found(name))

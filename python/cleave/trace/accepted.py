@@ -10,7 +10,7 @@ from typing import Iterable
 import torch
 
 from ..messages import some_names
-from ..state import not_dense
+from ..runtime.state import not_dense
 from .errors import EagerError
 
 #: The names that a compiled step reserves for its own values.

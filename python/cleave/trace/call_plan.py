@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from ..state import not_dense
+from ..runtime.state import not_dense
 from .errors import TraceError
 
 

@@ -11,7 +11,7 @@ from typing import Any, Iterable
 import torch
 from torch.utils import _pytree as pytree
 
-from ..state import not_dense
+from ..runtime.state import not_dense
 from .converters import narrow as narrow_integers
 from .converters.complex import Complex, convert as convert_complex, part_type
 from .errors import UnsupportedError

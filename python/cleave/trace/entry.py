@@ -9,7 +9,7 @@ from typing import Any, Sequence
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ..state import not_dense
+from ..runtime.state import not_dense
 from .builder import Builder
 from .call_plan import Call
 from .convert import Conversion

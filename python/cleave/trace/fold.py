@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..state import not_dense
+from ..runtime.state import not_dense
 from .converters.complex import Complex
 from .ir import DTYPES, Value
 

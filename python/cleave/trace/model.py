@@ -10,9 +10,9 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ..forks import TRACING, refuse_interrupted
+from ..runtime.forks import TRACING, refuse_interrupted
 from ..messages import warn
-from ..state import wide_type
+from ..runtime.state import wide_type
 from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
 from .converters.batch_norm import Groups

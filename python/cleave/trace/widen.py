@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
-from ..state import wide_type
+from ..runtime.state import wide_type
 from .errors import TraceError
 from .locations import location_of
 from .registry import aten

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import cleave
 from cleave import _cleave
-from cleave.program import Program
+from cleave.runtime.program import Program
 from cleave.testing.tools import run_tool, tool
 
 TYPES = {"f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}

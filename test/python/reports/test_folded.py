@@ -11,7 +11,7 @@ import pytest
 
 from cleave.messages import format_bytes
 from cleave.models.__main__ import main as write_model
-from cleave.notebook import fold_layers
+from cleave.reports.notebook import fold_layers
 from cleave.testing.tools import run_tool, tool
 
 RECIPES = {

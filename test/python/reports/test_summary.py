@@ -10,7 +10,7 @@ import pytest
 import cleave
 from cleave.messages import format_bytes
 from cleave.models.__main__ import main as write_model
-from cleave.notebook import fold_layers
+from cleave.reports.notebook import fold_layers
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
 from cleave.trace.weights import save_module

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as xml
 import pytest
 
 import cleave
-from cleave import visualize
+from cleave.reports import visualize
 from training_support import compile_case, family
 
 MESH = [dict(axis="dp", size=2), dict(axis="tp", size=2)]

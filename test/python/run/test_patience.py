@@ -140,7 +140,7 @@ def test_a_wrong_patience(folder):  # noqa: F811
 def test_ranks_that_are_threads_run_nothing_of_a_user():
     """While they wait for each other, and for as long as kernels take: Python runs only where processes
     meet, and each collective was checked when it was compiled."""
-    here = pathlib.Path(__file__).parents[3] / "python" / "cleave"
+    here = pathlib.Path(__file__).parents[3] / "python" / "native"
     calls = {path.name: path.read_text().count("gil_scoped_acquire") for path in here.glob("*.h")}
     calls |= {path.name: path.read_text().count("gil_scoped_acquire") for path in here.glob("*.cpp")}
     assert {name for name, count in calls.items() if count} == {"PyProcesses.h"}

@@ -123,7 +123,7 @@ def test_an_artifact_while_it_is_read(folder):  # noqa: F811
 
 SCRIPT = """
 import sys
-from cleave.tensor_file import read_tensors
+from cleave.runtime.tensor_file import read_tensors
 try:
     read_tensors(sys.argv[1])
 except ValueError as error:

@@ -12,8 +12,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from cleave.export import read_export
-from cleave.tensor_file import read_tensors
+from cleave.exporting import read_export
+from cleave.runtime.tensor_file import read_tensors
 from proofs import ALL
 
 VALUES = [None, 0, -1, 2 ** 31, 2 ** 64, 1.5, float("inf"), True, "", "F32", "BOOL", [], [0], [0, 0],

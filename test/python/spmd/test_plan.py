@@ -15,7 +15,7 @@ import transformers
 
 import cleave
 from cleave import P
-from cleave.plan import entries
+from cleave.compiler.shardings import entries
 from cleave.testing.tools import ToolError
 from test_recipes import check, emit
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
-from cleave.background import Background
+from cleave.compiler.background import Background
 from test_trace_families import FAMILIES, build
 from training_support import ALL, same_bits, snapshot, tokens
 

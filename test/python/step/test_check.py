@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
-import cleave.check
+import cleave.compiler.check
 import cleave.trace
 from cleave.trace.registry import CONVERTERS, aten
 from training_support import family, gpt2, named_tokens, net, token_loss, tokens
@@ -207,8 +207,8 @@ def test_a_loss_that_reads_the_model_is_compared():
 
 
 def test_what_stays_large_is_not_compared_and_a_line_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(cleave.check, "PARAMETERS", 60)
-    monkeypatch.setattr(cleave.check, "SHORTENED", 1)
+    monkeypatch.setattr(cleave.compiler.check, "PARAMETERS", 60)
+    monkeypatch.setattr(cleave.compiler.check, "SHORTENED", 1)
     with caplog.at_level(logging.WARNING, "cleave"):
         compile_net()
     lines = [r.getMessage() for r in caplog.records if "not compared" in r.getMessage()]
@@ -221,21 +221,21 @@ def test_what_stays_large_is_not_compared_and_a_line_says_so(monkeypatch, caplog
 
 def test_of_a_large_batch_the_first_samples_are_compared(monkeypatch, caplog):
     counts = []
-    original = cleave.check._eager
+    original = cleave.compiler.check._eager
 
     def eager(model, example, *rest, **named):
         counts.append(example[0].shape[0])
         return original(model, example, *rest, **named)
 
-    monkeypatch.setattr(cleave.check, "_eager", eager)
-    monkeypatch.setattr(cleave.check, "ENOUGH", 3 * 6 * sum(p.numel() for p in Net().parameters()))
+    monkeypatch.setattr(cleave.compiler.check, "_eager", eager)
+    monkeypatch.setattr(cleave.compiler.check, "ENOUGH", 3 * 6 * sum(p.numel() for p in Net().parameters()))
     with caplog.at_level(logging.WARNING, "cleave"):
         compile_net()
     assert counts[0] == 3 and not caplog.text
     broken(monkeypatch, aten.tanh.default, on_tanh(2))
     with pytest.raises(cleave.CompileError, match="differs"):
         compile_net()
-    monkeypatch.setattr(cleave.check, "WORK", 1)
+    monkeypatch.setattr(cleave.compiler.check, "WORK", 1)
     compile_net()
     assert "a sample is large" in caplog.text
 
@@ -278,7 +278,7 @@ def test_other_values_of_the_environment_are_refused(monkeypatch):
 
 def test_another_shape_is_not_compared_again(monkeypatch):
     step = compile_net()
-    monkeypatch.setattr(cleave.check, "compare", None)
+    monkeypatch.setattr(cleave.compiler.check, "compare", None)
     step(X[:5], Y[:5])
 
 

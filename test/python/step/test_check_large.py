@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
-import cleave.check
-from cleave.shortened import with_few_layers, with_few_positions
+import cleave.compiler.check
+from cleave.compiler.shortened import with_few_layers, with_few_positions
 from cleave.trace.registry import aten
 from test_check import as_for_users, broken, on_tanh  # noqa: F401
 from training_support import gpt2, named_tokens
@@ -24,7 +24,7 @@ COUNT = {"forwards": 0}
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """Each model is large."""
-    monkeypatch.setattr(cleave.check, "PARAMETERS", 60)
+    monkeypatch.setattr(cleave.compiler.check, "PARAMETERS", 60)
 
 
 def exporting(x, h):
@@ -123,14 +123,14 @@ def test_models_of_transformers_are_compared(monkeypatch, caplog):
     module, inputs = gpt2(n_layer=4, n_positions=64), named_tokens()
     inputs = {name: torch.cat([value] * 4, 1) for name, value in inputs.items()}
     sizes = []
-    original = cleave.check._eager
+    original = cleave.compiler.check._eager
 
     def eager(model, example, *rest, **named):
         sizes.append((len(model.transformer.h), *example["input_ids"].shape))
         return original(model, example, *rest, **named)
 
-    monkeypatch.setattr(cleave.check, "_eager", eager)
-    monkeypatch.setattr(cleave.check, "ENOUGH", 1)
+    monkeypatch.setattr(cleave.compiler.check, "_eager", eager)
+    monkeypatch.setattr(cleave.compiler.check, "ENOUGH", 1)
     with caplog.at_level(logging.WARNING, "cleave"):
         step = cleave.compile(module, inputs, threads=1)
     assert sizes == [(2, 2, 16)] and "not compared" not in caplog.text
@@ -141,7 +141,7 @@ def test_models_of_transformers_are_compared(monkeypatch, caplog):
 
 
 def test_of_labels_at_the_end_the_last_positions_are_compared(monkeypatch, caplog):
-    monkeypatch.setattr(cleave.check, "ENOUGH", 1)
+    monkeypatch.setattr(cleave.compiler.check, "ENOUGH", 1)
     inputs = {name: torch.cat([value] * 4, 1) for name, value in named_tokens().items()}
     inputs["labels"][:, :-4] = -100
     with caplog.at_level(logging.WARNING, "cleave"):

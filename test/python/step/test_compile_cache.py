@@ -421,7 +421,7 @@ class Net(torch.nn.Module):
 @pytest.fixture
 def comparisons(monkeypatch):
     """How often a program was compared with eager PyTorch."""
-    import cleave.check as check
+    import cleave.compiler.check as check
     calls, original = [], check.compare
     monkeypatch.delenv("CLEAVE_CHECK", raising=False)
     monkeypatch.setattr(check, "compare", lambda *args: calls.append(1) or original(*args))

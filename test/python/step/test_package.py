@@ -136,7 +136,7 @@ def test_what_a_wheel_has(tmp_path):
         *(f"cleave/{name}{suffix}" for name in ("_cleave", "_runtime")),
         *(f"{folder}/{plugin}" for folder in ("cleave", "lib") for plugin in plugins)}
     shutil.copytree(ROOT / "python" / "cleave", tmp_path / "cleave", dirs_exist_ok=True,
-                    ignore=shutil.ignore_patterns("*.so", "*.cpp", "*.h", "__pycache__"))
+                    ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     clean = {name: value for name, value in os.environ.items()
              if name not in ("CLEAVE_BUILD_DIR", "CLEAVE_CUDA_LIBRARIES", "CLEAVE_CUDA_PLUGIN")}
     if "libcleave_cuda.so" in plugins and (build_dir() / "fake_cuda" / "libcuda.so.1").exists():

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch.ao.pruning import WeightNormSparsifier
 
 import cleave
-from cleave.export import quantize
-from cleave.export.__main__ import main as export_main
+from cleave.exporting import quantize
+from cleave.exporting.__main__ import main as export_main
 from cleave.models import gpt
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
@@ -49,7 +49,7 @@ def train(step, count, seed=1):
 
 def weights(step):
     """Those of contractions, as [outputs, inputs]."""
-    from cleave.export import _weights
+    from cleave.exporting import _weights
 
     state = step.state_dict()
     return {name: state[name].movedim(inputs, [-1 - i for i in reversed(range(len(inputs)))])
@@ -145,7 +145,7 @@ def test_masks_are_those_of_pytorch():
 
 def test_quantized_losses_and_gradients_are_those_of_pytorch():
     """Of fake quantization, and of its gradient, after a step of SGD."""
-    from cleave.export import _weights
+    from cleave.exporting import _weights
 
     step = compiled(optimizer=cleave.optim.SGD(lr=1.0), quantize="int8")
     ids = batches(1)[0]

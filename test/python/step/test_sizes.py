@@ -10,7 +10,7 @@ import torch
 
 import cleave
 from cleave.models.__main__ import main as write_model
-from cleave.state import byte_count
+from cleave.runtime.state import byte_count
 from cleave.testing.tools import tool
 
 MIB = 1 << 20

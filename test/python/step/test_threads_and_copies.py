@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
-from cleave.program import Program
+from cleave.runtime.program import Program
 from cleave.trace import UnsupportedError
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])

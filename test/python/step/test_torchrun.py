@@ -146,7 +146,7 @@ def test_a_rank_that_is_missing(tmp_path):
 def test_the_secret_is_in_the_store_of_torchrun(tmp_path):
     """All processes of a launch have the same one, and those of the next launch another."""
     script = tmp_path / "secret.py"
-    script.write_text("import cleave.processes as p\nprint('secret', p._secret(), flush=True)\n")
+    script.write_text("import cleave.runtime.processes as p\nprint('secret', p._secret(), flush=True)\n")
     found = []
     for _ in range(2):
         text = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone",

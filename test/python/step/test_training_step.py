@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import cleave
-from cleave.results import Evaluation, Loss
+from cleave.runtime.results import Evaluation, Loss
 from training_support import (Case, compile_case, family, gpt2, net, same_bits, snapshot,
                               token_batches, token_loss, tokens, torch_run)
 

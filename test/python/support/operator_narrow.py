@@ -15,9 +15,9 @@ import torch
 
 import cleave
 from cleave import _cleave
-from cleave.loss_scale import loss_scale_options
-from cleave.program import Program
-from cleave.state import logical_shape
+from cleave.training.loss_scale import loss_scale_options
+from cleave.runtime.program import Program
+from cleave.runtime.state import logical_shape
 from operator_checks import _compute, accepted, apart, joined, plain, trace
 from operator_native import BOUND
 

@@ -9,8 +9,8 @@ import torch
 
 import cleave
 from cleave import _cleave
-from cleave.program import Program
-from cleave.state import logical_shape
+from cleave.runtime.program import Program
+from cleave.runtime.state import logical_shape
 from operator_checks import Expected, apart, difference, expect, joined, plain, trace
 
 #: How far f32 may be from f64, relative to the largest value.

@@ -407,10 +407,31 @@ def test_tensors_that_code_creates():
     assert [(t.role, t.shape, t.persistent) for t in traced.buffers] == [("buffer", (3000,), False)]
 
 
+def test_former_names_of_modules():
+    """They are the modules themselves; of public ones alone without a warning."""
+    code = """
+import importlib, warnings
+import cleave
+for old, new in [*cleave.moved.MODULES.items(), ("export", "exporting")]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found, again = (importlib.import_module(f"cleave.{old}") for _ in range(2))
+    own = importlib.import_module(f"cleave.{new}")
+    assert found is own and again is own and own.__spec__.name == own.__name__ == f"cleave.{new}"
+    said = [w for w in caught if w.category is DeprecationWarning and f"cleave.{new}" in str(w.message)]
+    assert len(said) == (old not in cleave.moved.PUBLIC), (old, said)
+assert callable(cleave.compile) and callable(cleave.export)
+from cleave.reports import Reports
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_public_names():
     assert callable(cleave.compile) and cleave.trace.trace
-    import cleave.compile as module  # noqa: F401
-    assert callable(cleave.compile)
+    import cleave.compiler.api as module  # noqa: F401
+    assert callable(cleave.compile) and cleave.optim.AdamW is cleave.AdamW
+    assert not {*cleave.moved.MODULES} & {"reports", "export"}
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         cleave.optimise
 

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PYTHON_PYPROCESSES_H
-#define CLEAVE_PYTHON_PYPROCESSES_H
+#ifndef CLEAVE_PYTHON_NATIVE_PYPROCESSES_H
+#define CLEAVE_PYTHON_NATIVE_PYPROCESSES_H
 
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Session/Launcher.h"
@@ -291,4 +291,4 @@ inline std::string digest(const void *data, size_t size) {
 
 } // namespace cleave::python
 
-#endif // CLEAVE_PYTHON_PYPROCESSES_H
+#endif // CLEAVE_PYTHON_NATIVE_PYPROCESSES_H

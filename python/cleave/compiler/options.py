@@ -9,8 +9,8 @@ import os
 import re
 from typing import Mapping, Sequence
 
-from .state import byte_count, flag, path_of, whole
-from .step import log
+from ..runtime.state import byte_count, flag, path_of, whole
+from ..runtime.step import log
 
 
 def pipeline_options(

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PYTHON_BINDINGS_H
-#define CLEAVE_PYTHON_BINDINGS_H
+#ifndef CLEAVE_PYTHON_NATIVE_BINDINGS_H
+#define CLEAVE_PYTHON_NATIVE_BINDINGS_H
 
 #include "PySession.h"
 
@@ -81,4 +81,4 @@ inline void bindProcesses(nb::module_ &m) {
 
 } // namespace cleave::python
 
-#endif // CLEAVE_PYTHON_BINDINGS_H
+#endif // CLEAVE_PYTHON_NATIVE_BINDINGS_H

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import html
 
-from .messages import format_bytes
+from ..messages import format_bytes
 from .svg import open_svg, text
 
 #: A hue for each kind of the report; from the lowest one up.

@@ -9,8 +9,8 @@ import os
 
 import torch
 
+from ..messages import some_names, warn
 from .forks import alone
-from .messages import some_names, warn
 from .processes import lead, together
 from .results import StepError
 from .state import flag, path_of, problem
@@ -87,7 +87,7 @@ class Checkpoints:
         """
         path = path_of("path", path)
         together(self._processes, "load weights", lambda: _check_file(path))
-        from . import CompileError
+        from .. import CompileError
 
         try:
             self._live.session.load_weights(path)
@@ -102,13 +102,13 @@ class Checkpoints:
         Raises:
             OSError: it cannot be written.
         """
-        from .trace.weights import check_writable
+        from ..trace.weights import check_writable
 
         path = path_of("path", path)
         lead(self._processes, "save the artifact", lambda: self._write_artifact(path))
 
     def _write_artifact(self, path: str) -> None:
-        from .trace.weights import check_writable
+        from ..trace.weights import check_writable
 
         check_writable(path)
         try:
@@ -208,7 +208,7 @@ def _found(folder: str) -> str:
 
 def _whole(folder: str, name: str) -> str:
     """The path of a file of a checkpoint, which has the hash that it was saved with."""
-    from . import CompileError, _cleave
+    from .. import CompileError, _cleave
 
     try:
         return _cleave.checkpoint_file(folder, name)
@@ -233,7 +233,7 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
 def _by_names_of(model, values):
     """`values` with what the compiler has stacked of several parameters (experts)
     taken apart again."""
-    from .trace.experts import expert_stacks
+    from ..trace.experts import expert_stacks
 
     values = dict(values)
     for name, parts in expert_stacks(model).items():

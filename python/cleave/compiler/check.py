@@ -24,16 +24,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import optim
+from ..messages import some_names
+from ..runtime.program import Program
+from ..runtime.results import StepError
+from ..runtime.state import logical_shape, split_slots
+from ..trace import TraceError, UnsupportedError, trace
+from ..trace.export import eager_step
+from ..trace.widen import is_narrow
+from ..training import optim
 from .counted import counted_numbers
-from .messages import some_names
-from .program import Program
-from .results import StepError
 from .shortened import with_few_layers, with_few_positions
-from .state import logical_shape, split_slots
-from .trace import TraceError, UnsupportedError, trace
-from .trace.export import eager_step
-from .trace.widen import is_narrow
 
 log = logging.getLogger("cleave")
 
@@ -334,7 +334,7 @@ def _in_double(model, example, loss_fn, single: Gradients, wide: bool) -> Gradie
 def _compiled(traced, inputs, options: Mapping[str, Any]) -> Gradients:
     """The loss and gradients of the compiled program: the first momentum is the
     gradient."""
-    from . import _cleave
+    from .. import _cleave
 
     options = {
         "optimizer_fusion": "none", "micro_batches": 1, "mesh": "",

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .trace.randomness import counted
+from ..trace.randomness import counted
 
 #: Functions of torch that have dropout within, which the front end converts as dropout.
 _DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "native_dropout", "feature_dropout",

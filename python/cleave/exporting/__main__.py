@@ -13,11 +13,11 @@ from typing import Any, Iterator
 
 import torch
 
-from . import KINDS, export_model
-from ..program import Program
-from ..results import StepError
-from ..state import logical_shape
+from ..runtime.program import Program
+from ..runtime.results import StepError
+from ..runtime.state import logical_shape
 from ..trace.weights import check_writable
+from . import KINDS, export_model
 
 _EPILOG = """example:
   python -m cleave.export gpt.mlir --weights checkpoints/step-1000 --kind int8 \\
@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> None:
 def _open(options: argparse.Namespace) -> tuple[Program, dict[str, list[int]]]:
     """The program that evaluates, and the weights of contractions."""
     from .. import _cleave
-    from ..optim import SGD
+    from ..training.optim import SGD
 
     try:
         with open(options.module, encoding="utf-8") as file:

@@ -15,27 +15,18 @@ from typing import Any, Callable, Mapping
 
 import torch
 
-from .background import Background
+from ..compiler.background import Background
+from ..messages import close_names, some_names
+from ..reports.text import Reports
 from .call_inputs import CallInputs, shape_key
 from .checkpoint import Checkpoints
 from .forks import alone
 from .masters import choose_masters, masters
-from .messages import close_names, some_names
 from .processes import agree_on_values
 from .program import Program
-from .reports import Reports
 from .results import Evaluation, Loss, StepError
-from .state import (
-    SCALE_FACTS,
-    choose_slots,
-    choose_tensors,
-    initial_values,
-    logical_shape,
-    read_counts,
-    read_loss_scale,
-    split_slots,
-    whole,
-)
+from .state import (SCALE_FACTS, choose_slots, choose_tensors, initial_values, logical_shape,
+                    read_counts, read_loss_scale, split_slots, whole)
 
 log = logging.getLogger("cleave")
 
@@ -219,7 +210,7 @@ class Step(Reports, Checkpoints, CallInputs):
                 and (name not in program.tensors
                      or program.tensors[name]["shape"] != facts["shape"])]
         if lost:
-            from . import _cleave
+            from .. import _cleave
 
             program.close()
             raise _cleave.CompileError(
@@ -347,7 +338,7 @@ class Step(Reports, Checkpoints, CallInputs):
         )
         if isinstance(result, str):
             if self._processes is not None and self._processes.error():
-                from . import _cleave
+                from .. import _cleave
 
                 raise _cleave.ProcessError(result)
             raise StepError(result)

@@ -9,8 +9,8 @@ import re
 
 import torch
 
-from .messages import some_names, warn
-from .state import wide_type
+from ..messages import some_names, warn
+from ..runtime.state import wide_type
 
 
 def check_types(model) -> None:
@@ -39,7 +39,7 @@ def asked_precision(traced) -> str:
 
 def check_trained(model, traced) -> None:
     """Raises CompileError, with the reason, if the step would train nothing."""
-    from . import _cleave
+    from .. import _cleave
 
     if any(not t.frozen for t in traced.parameters):
         return
@@ -58,7 +58,7 @@ def check_trained(model, traced) -> None:
 def check_statistics(traced, statistics, parts, deterministic) -> None:
     """Raises CompileError where batch normalisation does not go with how a batch is
     computed."""
-    from . import _cleave
+    from .. import _cleave
 
     if traced.batch_statistics and (deterministic or (statistics == "batch" and parts > 1)):
         places = ", ".join(traced.batch_statistics[:4])

@@ -9,8 +9,8 @@ import html
 import math
 import re
 
+from ..messages import format_bytes
 from .memory_picture import memory_svg
-from .messages import format_bytes
 from .svg import open_svg as _open
 from .svg import text as _text
 

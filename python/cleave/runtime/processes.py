@@ -21,7 +21,7 @@ from typing import Any, Callable, Mapping
 
 import torch
 
-from . import messages
+from .. import messages
 
 #: What `ranks` of `cleave.compile` may be.
 WHERE = ("auto", "threads", "processes")
@@ -36,7 +36,7 @@ def connect(ranks: str, axes: Mapping[str, int], patience: int | None = None):
         ValueError: `ranks` is unknown, or the launch has another number of processes than
             the mesh has devices.
     """
-    from . import _cleave
+    from .. import _cleave
 
     if ranks not in WHERE:
         raise ValueError(f"ranks is {ranks!r}; it must be 'auto', 'threads' or 'processes'")
@@ -74,7 +74,7 @@ def _secret() -> str:
     it in the launcher's store. "" where there is none."""
     if "CLEAVE_SECRET" in os.environ or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return ""
-    from . import _cleave
+    from .. import _cleave
 
     try:
         from torch.distributed import TCPStore
@@ -94,7 +94,7 @@ def _secret() -> str:
 
 def own_threads(threads: int) -> int:
     """The share of this process of `threads` cores that it may run on: the same in all."""
-    from . import _cleave
+    from .. import _cleave
 
     return _cleave.processes().smallest(max(1, threads // _cleave.processes_here()))
 
@@ -105,7 +105,7 @@ def agree(processes, options: Mapping[str, Any], seed: int, traced) -> None:
     program compares its result."""
     if processes is None or threading.current_thread() is not _watch.thread:
         return
-    from . import __version__
+    from .. import __version__
 
     _compare(processes, {
         **options, "seed": seed, "version of Cleave": __version__,
@@ -117,7 +117,7 @@ def agree_on_values(processes, traced) -> None:
     """Compares the values of parameters and buffers with those of the other processes."""
     if processes is None:
         return
-    from . import _cleave
+    from .. import _cleave
 
     state = hashlib.blake2b(digest_size=8)
     for entry in (*traced.parameters, *traced.buffers):
@@ -179,7 +179,7 @@ def _like(name: str, text: str) -> BaseException:
 
     import cleave
 
-    from .feed import FeedError
+    from ..feed import FeedError
 
     kind = {"FeedError": FeedError}.get(name) or getattr(builtins, name, None) or getattr(
         cleave, name, None)
@@ -231,7 +231,7 @@ GRACE = 10
 def _interrupt(processes) -> None:
     """Raises in the main thread, which made the processes, when they have failed and it does not
     notice: by a signal, which ends calls of the system too, and which nothing else uses."""
-    from . import _cleave
+    from .. import _cleave
 
     def stop(number, frame):
         if said:

@@ -8,7 +8,7 @@ from typing import Mapping
 
 import torch
 
-from .state import not_dense
+from ..runtime.state import not_dense
 
 
 def flatten(inputs):

@@ -9,10 +9,10 @@ import json
 import math
 import os
 
+from ..messages import close_names, format_bytes
+from ..runtime.forks import compiling
+from ..runtime.state import path_of, whole
 from . import notebook, visualize
-from .forks import compiling
-from .messages import close_names, format_bytes
-from .state import path_of, whole
 
 
 class Reports:

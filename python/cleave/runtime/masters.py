@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 import torch
 
-from .messages import some_names
+from ..messages import some_names
 from .state import TORCH_TYPES, logical_shape, problem
 
 

@@ -16,9 +16,9 @@ from typing import Any, Iterable, Mapping, Protocol, Sequence
 
 import torch
 
-from ..processes import lead
-from ..state import path_of
-from ..tensor_file import read_tensors
+from ..runtime.processes import lead
+from ..runtime.state import path_of
+from ..runtime.tensor_file import read_tensors
 
 KINDS = ("int8", "sparse", "bf16")
 #: The entries of the metadata: how tensors are stored, and names of one tensor.
@@ -89,7 +89,7 @@ def export(step, kind: str, path: str | os.PathLike,
         ValueError: there is no such kind, no batch in `data`, or a weight is not finite.
         OSError: the file cannot be written.
     """
-    from ..step import Step
+    from ..runtime.step import Step
 
     if not isinstance(step, Step):
         raise TypeError(f"step is {type(step).__name__}, not what cleave.compile returned")

@@ -9,9 +9,9 @@ from typing import Mapping, Sequence
 import torch
 import torch.nn.functional as F
 
+from ..messages import close_names, some_names
+from ..runtime.state import whole
 from .check import Skipped, padding_changes
-from .messages import close_names, some_names
-from .state import whole
 
 
 class Buckets:
@@ -123,7 +123,7 @@ class Buckets:
 
 def check_padding(model, arrange, loss_fn, buckets) -> None:
     """Raises CompileError if padding changes what eager PyTorch computes."""
-    from . import _cleave
+    from .. import _cleave
 
     try:
         difference = padding_changes(model, arrange, loss_fn, *buckets.probe())

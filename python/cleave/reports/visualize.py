@@ -9,8 +9,8 @@ import html
 import itertools
 import math
 
-from .messages import format_bytes
-from .plan import PIPELINE
+from ..compiler.shardings import PIPELINE
+from ..messages import format_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PYTHON_PYSESSION_H
-#define CLEAVE_PYTHON_PYSESSION_H
+#ifndef CLEAVE_PYTHON_NATIVE_PYSESSION_H
+#define CLEAVE_PYTHON_NATIVE_PYSESSION_H
 
 #include "PyProcesses.h"
 #include <nanobind/nanobind.h>
@@ -465,4 +465,4 @@ private:
 
 } // namespace cleave::python
 
-#endif // CLEAVE_PYTHON_PYSESSION_H
+#endif // CLEAVE_PYTHON_NATIVE_PYSESSION_H

@@ -14,18 +14,18 @@ from typing import Mapping, Sequence
 
 import torch
 
-from . import optim, verdicts
+from ..messages import readable_places, some_names, warn
+from ..runtime.forks import TRACING, compiling
+from ..runtime.state import byte_count, check_text, flag, path_of, whole
+from ..runtime.step import Step, log
+from ..training import optim
+from ..training.loss_scale import LossScale, loss_scale_options
+from . import verdicts
 from .batch import first_part, flatten
-from .forks import TRACING, compiling
-from .loss_scale import LossScale, loss_scale_options
-from .messages import readable_places, some_names, warn
-from .pipeline_options import (interlock_options, lossy_options, machine_options, module_remarks,
-                               offload_options, pipeline_options, recompute_options,
-                               remark_pipeline, stage_compression_options, update_delay_options,
-                               updates_each)
-from .plan import AXIS, P, entries
-from .state import byte_count, check_text, flag, path_of, whole
-from .step import Step, log
+from .options import (interlock_options, lossy_options, machine_options, module_remarks,
+                      offload_options, pipeline_options, recompute_options, remark_pipeline,
+                      stage_compression_options, update_delay_options, updates_each)
+from .shardings import AXIS, P, entries
 from .trainable import (Known, asked_precision, check_statistics, check_trained, check_types,
                         coupled_samples, other_types)
 
@@ -360,11 +360,12 @@ def compile(
         ValueError: an argument is out of range, or a launch has another number of
             processes than the mesh has devices.
     """
-    from . import _cleave, processes
+    from .. import _cleave
+    from ..runtime import processes
     from .buckets import Buckets, check_padding
     from . import check as checking
-    from .trace import Groups, PrecisionPolicy, trace
-    from .trace.call_plan import plan_call, samples_note
+    from ..trace import Groups, PrecisionPolicy, trace
+    from ..trace.call_plan import plan_call, samples_note
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module")
@@ -619,7 +620,7 @@ class _Remarks(logging.Handler):
 
 def _check(model, arrange, inputs, loss_fn, traced, options, forced) -> None:
     """Raises CompileError if the program differs from eager PyTorch."""
-    from . import _cleave
+    from .. import _cleave
     from .check import Skipped, compare
 
     own = {name: options[name] for name in ("threads", "max_logits_bytes", "bucket_bytes")}
@@ -743,7 +744,7 @@ def _micro_batches(asked: int, batch: int, ranks: int, even: bool) -> int:
 
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
     """The number of ranks over which a batch is sharded."""
-    from . import _cleave
+    from .. import _cleave
 
     bound = {"dp", *_cleave.sample_axes(",".join(recipes))}
     return math.prod(size for axis, size in axes.items() if axis in bound)

@@ -44,14 +44,14 @@ def key(model: torch.nn.Module, loss_fn: Any, traced, options: Mapping[str, Any]
 
 def found(key: list[str] | None) -> bool:
     """Whether a comparison found no difference before."""
-    from . import _cleave
+    from .. import _cleave
 
     return key is not None and _cleave.is_found(key)
 
 
 def keep(key: list[str] | None) -> None:
     """Notes that a comparison found no difference."""
-    from . import _cleave
+    from .. import _cleave
 
     if key is not None:
         _cleave.note_finding(key)
