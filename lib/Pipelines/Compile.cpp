@@ -16,9 +16,7 @@
 #include "cleave/Executable/Transforms/DeferChecks.h"
 #include "cleave/Executable/Transforms/DelayWaits.h"
 #include "cleave/Executable/Transforms/MessageMemory.h"
-#include "cleave/Pipelines/ChooseRecompute.h"
 #include "cleave/Pipelines/Options.h"
-#include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Runtime/CPU/Workspace.h"
 #include "cleave/Support/ByteSize.h"
@@ -49,15 +47,13 @@ static bool verifiesPasses(const CompileOptions &options) {
           StringRef(wanted) == "passes");
 }
 
-/// Gives `module` the contents of `other`.
-static void replace(ModuleOp module, ModuleOp other) {
+void cleave::takeContents(ModuleOp module, ModuleOp other) {
   module.getBodyRegion().takeBody(other.getBodyRegion());
   module->setAttrs(other->getAttrDictionary());
 }
 
-/// Takes `module` to `phase` from the one before.
-static LogicalResult runPhase(ModuleOp module, Phase phase,
-                              const CompileOptions &options) {
+LogicalResult cleave::runOnePhase(ModuleOp module, Phase phase,
+                                  const CompileOptions &options) {
   OwningOpRef<ModuleOp> before;
   if (phase == Phase::Executable && !options.phases.writeOutActions &&
       mayRepeat(module))
@@ -75,7 +71,7 @@ static LogicalResult runPhase(ModuleOp module, Phase phase,
     return failure();
   // Where memory is not used in turn, each action has a place of its own.
   if (before && !rowsRepeat(module)) {
-    replace(module, *before);
+    takeContents(module, *before);
     PhaseOptions own = options.phases;
     own.writeOutActions = true;
     return run(own);
@@ -94,40 +90,6 @@ void cleave::settleTarget(CompileOptions &own) {
   if (own.phases.collectiveChunks > 1)
     own.phases.collectiveChunkBytes =
         std::max(own.phases.collectiveChunkBytes, own.bucketBytes + 1);
-}
-
-LogicalResult
-cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
-                  const std::function<void(Phase, ModuleOp)> &after) {
-  if (auto mistake = checkOptions(options))
-    return emitError(module.getLoc()) << mistake->str(Entrance::CommandLine);
-  CompileOptions own = options;
-  settleTarget(own);
-  RecomputePlan plan;
-  if (after)
-    after(Phase::Model, module);
-  for (int i = 1; i <= static_cast<int>(last); ++i) {
-    Phase phase = static_cast<Phase>(i);
-    if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
-      FailureOr<RecomputePlan> chosen = chooseRecompute(module, own, runPhase);
-      if (failed(chosen))
-        return failure();
-      plan = std::move(*chosen);
-      own.phases.recompute = plan.policy;
-    }
-    if (ModuleOp ready = phase == Phase::Scheduled    ? plan.scheduled.get()
-                         : phase == Phase::Executable ? plan.executable.get()
-                                                      : ModuleOp()) {
-      replace(module, ready);
-      if (failed(verify(module)))
-        return failure();
-    } else if (failed(runPhase(module, phase, own))) {
-      return failure();
-    }
-    if (after)
-      after(phase, module);
-  }
-  return success();
 }
 
 /// The processor that `options` name; an error is reported at the module.
@@ -280,9 +242,6 @@ FailureOr<CompiledProgram> cleave::planProgram(ModuleOp module,
   }
   llvm::json::Object facts = report(module, options);
   addOutside(*facts.getObject("plan"), *programs);
-  if (!options.predict.empty() && !programs->empty())
-    facts["prediction"] =
-        predictStep(module, programs->front(), options.predict);
   return CompiledProgram{std::move(*programs), {}, std::move(facts)};
 }
 

@@ -60,3 +60,24 @@ llvm::Expected<std::string> cleave::readMeasuredCosts(StringRef path) {
     return runtime::makeError(path + " has no costs: " + error);
   return costs->str();
 }
+
+llvm::Expected<std::string> cleave::readMachine(StringRef text) {
+  if (text.empty() || text.contains('='))
+    return text.str();
+  std::string error;
+  auto buffer = openText(text, &error);
+  if (!buffer)
+    return runtime::makeError("'" + text +
+                              "' is neither rates, as flops=1e12,link=1e10, "
+                              "nor a file with them: " +
+                              error);
+  std::string rates;
+  llvm::SmallVector<StringRef> lines;
+  buffer->getBuffer().split(lines, '\n');
+  for (StringRef line : lines) {
+    line = line.split('#').first.trim();
+    if (!line.empty())
+      rates += (rates.empty() ? "" : ",") + line.str();
+  }
+  return rates;
+}

@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/PlanPhases.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "cleave/Testing/RunPhases.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"

@@ -13,6 +13,7 @@
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/PlanPhases.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "mlir/Parser/Parser.h"

@@ -42,6 +42,7 @@ ROOMS = [
     "Target",
     "Reports",
     "Pipelines",
+    "Planning",
     "Testing",
 ]
 

@@ -7,7 +7,7 @@
 
 #include "Flags.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/Fit.h"
+#include "cleave/Planning/Fit.h"
 
 using namespace cleave;
 

@@ -8,8 +8,8 @@
 #include "Flags.h"
 #include "PrecisionPatterns.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/PredictStep.h"
 #include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 

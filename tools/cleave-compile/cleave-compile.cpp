@@ -12,12 +12,13 @@
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
-#include "cleave/Pipelines/Fit.h"
-#include "cleave/Pipelines/MeasureMachine.h"
 #include "cleave/Pipelines/Options.h"
-#include "cleave/Pipelines/PredictStep.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/Fit.h"
+#include "cleave/Planning/MeasureMachine.h"
+#include "cleave/Planning/PlanPhases.h"
+#include "cleave/Planning/PredictStep.h"
 #include "cleave/Support/CommandLine.h"
 #include "cleave/Support/OpenText.h"
 #include "mlir/Bytecode/BytecodeReader.h"
@@ -301,6 +302,7 @@ int main(int argc, char **argv) {
                                             : generateCode(*module, options);
   if (failed(compiled))
     return 1;
+  addPrediction(*module, options, *compiled);
   if (std::string mistake = checkLimit(*compiled, options); !mistake.empty())
     return fail(mistake);
   if (flags.emit == "memory")

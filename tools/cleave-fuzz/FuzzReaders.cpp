@@ -7,6 +7,7 @@
 
 #include "Fuzz.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Planning/PlanPhases.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "cleave/Testing/StaleReaders.h"
 #include "llvm/Support/FormatVariadic.h"

@@ -20,7 +20,6 @@
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/JSON.h"
-#include <functional>
 #include <map>
 #include <set>
 
@@ -59,7 +58,8 @@ struct CompileOptions {
   runtime::LossScaling lossScaling;
   /// Up to so many bytes of reductions and gathers are exchanged together.
   int64_t bucketBytes = int64_t(1) << 20;
-  /// The GPU that a step is predicted for (see PredictStep.h); none if empty.
+  /// The GPU that a step is predicted for (see Planning/PredictStep.h); none if
+  /// empty.
   std::string predict;
   /// When the module is verified.
   Verify verify = Verify::Phases;
@@ -82,11 +82,16 @@ annotateParameters(mlir::ModuleOp module,
 /// "default".
 void settleTarget(CompileOptions &own);
 
-/// Takes `module` from the model phase to `last`, one phase after another;
-/// calls `after` (which may be null) when each is reached.
-llvm::LogicalResult
-runPhases(mlir::ModuleOp module, Phase last, const CompileOptions &options,
-          const std::function<void(Phase, mlir::ModuleOp)> &after);
+/// Takes `module` to `phase` from the one before.
+llvm::LogicalResult runOnePhase(mlir::ModuleOp module, Phase phase,
+                                const CompileOptions &options);
+
+/// Gives `module` the contents of `other`.
+void takeContents(mlir::ModuleOp module, mlir::ModuleOp other);
+
+/// Why recomputation is as it is, in JSON, where it was chosen.
+inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
+    "pipe.recompute_decision";
 
 /// The program of each position of the pipeline, and the object file of their
 /// kernels: code of the processor, or data that hold the code of a device.

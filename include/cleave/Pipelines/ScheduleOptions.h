@@ -46,6 +46,11 @@ int64_t countStages(const PhaseOptions &options);
 llvm::Expected<scheduling::Timeline> readMeasuredTimeline(llvm::StringRef path);
 llvm::Expected<std::string> readMeasuredCosts(llvm::StringRef path);
 
+/// Returns rates in the form of `machines::MachineModel::parse`. `text` has
+/// that form, or it is the path of a file that has a rate on each line, and
+/// comments that begin with `#`.
+llvm::Expected<std::string> readMachine(llvm::StringRef text);
+
 /// Where the costs of a schedule come from.
 inline CostSource costSource(const PhaseOptions &options) {
   return {options.machine, options.measuredCosts, options.measuredFrom};

@@ -129,7 +129,7 @@ std::vector<std::string> explainMemory(const llvm::json::Object &report);
 /// are there once.
 std::string memoryTrace(const llvm::json::Object &report);
 
-/// Returns the table and the answer of `findFit` (Pipelines/Fit.h) as lines of
+/// Returns the table and the answer of `findFit` (Planning/Fit.h) as lines of
 /// text.
 std::vector<std::string> explainFit(const llvm::json::Object &fit);
 

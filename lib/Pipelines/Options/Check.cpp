@@ -5,7 +5,6 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/MeasureMachine.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Support/OpenText.h"

@@ -7,7 +7,7 @@
 
 #include "Declare.h"
 #include "cleave/Machines/MachineModel.h"
-#include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 

@@ -10,6 +10,7 @@
 #include "cleave/Executable/Format/Rows.h"
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Register.h"
+#include "cleave/Planning/PlanPhases.h"
 #include "cleave/Target/Program/ProgramTable.h"
 #include "cleave/Testing/CheckMemory.h"
 #include "cleave/Testing/RandomGraph.h"

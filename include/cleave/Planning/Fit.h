@@ -11,8 +11,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PIPELINES_FIT_H
-#define CLEAVE_PIPELINES_FIT_H
+#ifndef CLEAVE_PLANNING_FIT_H
+#define CLEAVE_PLANNING_FIT_H
 
 #include "cleave/Pipelines/Compile.h"
 
@@ -63,4 +63,4 @@ llvm::FailureOr<llvm::json::Object> findFit(mlir::ModuleOp model,
 
 } // namespace cleave
 
-#endif // CLEAVE_PIPELINES_FIT_H
+#endif // CLEAVE_PLANNING_FIT_H

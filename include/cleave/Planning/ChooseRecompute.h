@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PIPELINES_CHOOSERECOMPUTE_H
-#define CLEAVE_PIPELINES_CHOOSERECOMPUTE_H
+#ifndef CLEAVE_PLANNING_CHOOSERECOMPUTE_H
+#define CLEAVE_PLANNING_CHOOSERECOMPUTE_H
 
 #include "cleave/Pipelines/Compile.h"
 
@@ -48,9 +48,6 @@ llvm::FailureOr<RecomputePlan> chooseRecompute(mlir::ModuleOp local,
                                                const CompileOptions &options,
                                                RunPhase run);
 
-inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
-    "pipe.recompute_decision";
-
 } // namespace cleave
 
-#endif // CLEAVE_PIPELINES_CHOOSERECOMPUTE_H
+#endif // CLEAVE_PLANNING_CHOOSERECOMPUTE_H

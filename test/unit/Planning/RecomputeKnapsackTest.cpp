@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Planning/ChooseRecompute.h"
 #include "gtest/gtest.h"
 #include <chrono>
 #include <cmath>

@@ -15,7 +15,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Planning/ChooseRecompute.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Machines/MachineModel.h"

@@ -5,12 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/Fit.h"
+#include "cleave/Planning/Fit.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
-#include "cleave/Pipelines/ChooseRecompute.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/ChooseRecompute.h"
+#include "cleave/Planning/PlanPhases.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
 #include <numeric>

@@ -5,13 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/MeasureMachine.h"
+#include "cleave/Planning/MeasureMachine.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/PlanPhases.h"
 #include "cleave/Support/OpenText.h"
 #include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include <cmath>
 
 using namespace mlir;
@@ -177,25 +177,4 @@ cleave::measureMachine(ModuleOp model, const CompileOptions &options) {
   else
     llvm::consumeError(ranks.takeError());
   return text;
-}
-
-llvm::Expected<std::string> cleave::readMachine(StringRef text) {
-  if (text.empty() || text.contains('='))
-    return text.str();
-  std::string error;
-  auto buffer = openText(text, &error);
-  if (!buffer)
-    return runtime::makeError("'" + text +
-                              "' is neither rates, as flops=1e12,link=1e10, "
-                              "nor a file with them: " +
-                              error);
-  std::string rates;
-  SmallVector<StringRef> lines;
-  buffer->getBuffer().split(lines, '\n');
-  for (StringRef line : lines) {
-    line = line.split('#').first.trim();
-    if (!line.empty())
-      rates += (rates.empty() ? "" : ",") + line.str();
-  }
-  return rates;
 }

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PIPELINES_MEASUREMACHINE_H
-#define CLEAVE_PIPELINES_MEASUREMACHINE_H
+#ifndef CLEAVE_PLANNING_MEASUREMACHINE_H
+#define CLEAVE_PLANNING_MEASUREMACHINE_H
 
 #include "cleave/Pipelines/Compile.h"
 
@@ -22,11 +22,6 @@ namespace cleave {
 llvm::Expected<std::string> measureMachine(mlir::ModuleOp model,
                                            const CompileOptions &options);
 
-/// Returns rates in the form of `machines::MachineModel::parse`. `text` has
-/// that form, or it is the path of a file that has a rate on each line, and
-/// comments that begin with `#`.
-llvm::Expected<std::string> readMachine(llvm::StringRef text);
-
 } // namespace cleave
 
-#endif // CLEAVE_PIPELINES_MEASUREMACHINE_H
+#endif // CLEAVE_PLANNING_MEASUREMACHINE_H

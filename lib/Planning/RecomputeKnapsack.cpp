@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/ChooseRecompute.h"
+#include "cleave/Planning/ChooseRecompute.h"
 #include "llvm/ADT/STLExtras.h"
 #include <cmath>
 

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_PIPELINES_PREDICTSTEP_H
-#define CLEAVE_PIPELINES_PREDICTSTEP_H
+#ifndef CLEAVE_PLANNING_PREDICTSTEP_H
+#define CLEAVE_PLANNING_PREDICTSTEP_H
 
 #include "cleave/Executable/Format/Program.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -41,4 +41,4 @@ std::vector<std::string> predictionText(const llvm::json::Object &prediction);
 
 } // namespace cleave
 
-#endif // CLEAVE_PIPELINES_PREDICTSTEP_H
+#endif // CLEAVE_PLANNING_PREDICTSTEP_H

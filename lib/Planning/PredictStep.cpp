@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Pipelines/PredictStep.h"
+#include "cleave/Planning/PredictStep.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Executable/Cuda/CommandLaunches.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
