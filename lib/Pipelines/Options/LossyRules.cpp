@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Rules.h"
+#include "OptionRules.h"
 #include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Rules.h"
+#include "OptionRules.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include <map>

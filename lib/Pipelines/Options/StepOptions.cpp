@@ -1,12 +1,12 @@
-//===- Step.cpp - Options of the update and of a batch ----------------===//
+//===- StepOptions.cpp - Options of the update and of a batch -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
-#include "Rules.h"
+#include "DeclareOptions.h"
+#include "OptionRules.h"
 #include "llvm/Support/MathExtras.h"
 
 using namespace cleave;

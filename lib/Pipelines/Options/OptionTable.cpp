@@ -1,11 +1,11 @@
-//===- Table.cpp - The table of options -----------------------------------===//
+//===- OptionTable.cpp - The table of options -----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
+#include "DeclareOptions.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Support/ByteSize.h"
 #include "llvm/ADT/StringExtras.h"

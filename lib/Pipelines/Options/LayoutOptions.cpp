@@ -1,11 +1,11 @@
-//===- Layout.cpp - Options of meshes and plans -----------------------===//
+//===- LayoutOptions.cpp - Options of meshes and plans --------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
+#include "DeclareOptions.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 
 using namespace cleave;

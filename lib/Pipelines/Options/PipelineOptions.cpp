@@ -1,12 +1,12 @@
-//===- Pipeline.cpp - Options of pipelines ----------------------------===//
+//===- PipelineOptions.cpp - Options of pipelines -------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
-#include "Rules.h"
+#include "DeclareOptions.h"
+#include "OptionRules.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 

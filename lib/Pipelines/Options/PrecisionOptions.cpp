@@ -1,11 +1,11 @@
-//===- Precision.cpp - Options of number types ------------------------===//
+//===- PrecisionOptions.cpp - Options of number types ---------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
+#include "DeclareOptions.h"
 
 using namespace cleave;
 using llvm::StringRef;

@@ -1,4 +1,4 @@
-//===- Check.cpp - Rules of options with each other -----------------------===//
+//===- CheckOptions.cpp - Rules of options with each other ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -13,7 +13,7 @@
 using namespace cleave;
 using llvm::StringRef;
 
-/// The mistake that a rule has found; `text` is as in Rules.h.
+/// The mistake that a rule has found; `text` is as in OptionRules.h.
 static OptionMistake mistakeOf(const Option &option, std::string text) {
   bool continues =
       StringRef(text).starts_with(" ") || StringRef(text).starts_with(":");

@@ -1,11 +1,11 @@
-//===- Memory.cpp - Options of memory ---------------------------------===//
+//===- MemoryOptions.cpp - Options of memory ------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
+#include "DeclareOptions.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "llvm/ADT/SmallVector.h"
 

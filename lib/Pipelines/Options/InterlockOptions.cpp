@@ -1,11 +1,11 @@
-//===- Interlock.cpp - Options of interlocking backpropagation --------===//
+//===- InterlockOptions.cpp - Options of interlocking backpropagation -----===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
+#include "DeclareOptions.h"
 
 using namespace cleave;
 

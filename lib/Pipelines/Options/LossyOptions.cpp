@@ -1,12 +1,12 @@
-//===- Lossy.cpp - Options that change the mathematics ----------------===//
+//===- LossyOptions.cpp - Options that change the mathematics -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
-#include "Rules.h"
+#include "DeclareOptions.h"
+#include "OptionRules.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"

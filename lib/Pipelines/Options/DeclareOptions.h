@@ -1,4 +1,4 @@
-//===- Declare.h - How options are declared ---------------------*- C++ -*-===//
+//===- DeclareOptions.h - How options are declared --------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -15,8 +15,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_PIPELINES_OPTIONS_DECLARE_H
-#define CLEAVE_LIB_PIPELINES_OPTIONS_DECLARE_H
+#ifndef CLEAVE_LIB_PIPELINES_OPTIONS_DECLAREOPTIONS_H
+#define CLEAVE_LIB_PIPELINES_OPTIONS_DECLAREOPTIONS_H
 
 #include "cleave/Pipelines/Options.h"
 
@@ -152,4 +152,4 @@ void declareTarget(OptionTable &table);
 
 } // namespace cleave
 
-#endif // CLEAVE_LIB_PIPELINES_OPTIONS_DECLARE_H
+#endif // CLEAVE_LIB_PIPELINES_OPTIONS_DECLAREOPTIONS_H

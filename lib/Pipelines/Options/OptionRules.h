@@ -1,4 +1,4 @@
-//===- Rules.h - Rules that several options share ---------------*- C++ -*-===//
+//===- OptionRules.h - Rules that several options share ---------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -12,8 +12,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_PIPELINES_OPTIONS_RULES_H
-#define CLEAVE_LIB_PIPELINES_OPTIONS_RULES_H
+#ifndef CLEAVE_LIB_PIPELINES_OPTIONS_OPTIONRULES_H
+#define CLEAVE_LIB_PIPELINES_OPTIONS_OPTIONRULES_H
 
 #include "cleave/Pipelines/Options.h"
 
@@ -39,4 +39,4 @@ std::string updateDelayProblem(const CompileOptions &options);
 
 } // namespace cleave
 
-#endif // CLEAVE_LIB_PIPELINES_OPTIONS_RULES_H
+#endif // CLEAVE_LIB_PIPELINES_OPTIONS_OPTIONRULES_H

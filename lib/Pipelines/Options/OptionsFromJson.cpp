@@ -1,4 +1,4 @@
-//===- FromJson.cpp - Options from JSON -----------------------------------===//
+//===- OptionsFromJson.cpp - Options from JSON ----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

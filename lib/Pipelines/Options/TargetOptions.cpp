@@ -1,11 +1,11 @@
-//===- Target.cpp - Options of the machine ----------------------------===//
+//===- TargetOptions.cpp - Options of the machine -------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Declare.h"
+#include "DeclareOptions.h"
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Target/CPU/CodeGen.h"
