@@ -71,8 +71,10 @@ struct AttentionRowFunctions {
   float (*forward)(const AttentionRow &row, float &largest, float &rest);
   /// Replaces scores by probabilities with dropout, and `gradients` (of those)
   /// by the gradients of the scores; the logarithm of the sum is `lse + rest`,
-  /// in two numbers for accuracy; `dot` is the row's sum of dO * O. Gradients
-  /// of the bias, if wanted, are added to `dBias`.
+  /// in two numbers for accuracy; `dot` is the row's sum of dO * O. That of P
+  /// times its gradient is the same, and is taken where all of P is in the row:
+  /// O may have been rounded. Gradients of the bias, if wanted, are added to
+  /// `dBias`.
   void (*backward)(const AttentionRow &row, float *gradients, float lse,
                    float rest, float dot, float *dBias, int64_t dBiasStride);
   /// Σ a[i] * b[i].
