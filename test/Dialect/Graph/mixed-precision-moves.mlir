@@ -29,3 +29,21 @@ func.func @loss(
   %y = graph.add %p, %e : (tensor<5x8xf32>, tensor<5x8xf32>) -> tensor<5x8xf32>
   return %t, %y : tensor<4x4xf32>, tensor<5x8xf32>
 }
+
+// Single elements of a weight, at places that a step is given, are no rows of a
+// table: what is computed of them is f32.
+
+// CHECK-LABEL: func.func @elements
+// CHECK-NOT: bf16
+// CHECK: graph.gather {{.*}} -> tensor<5xf32>
+// CHECK-NOT: bf16
+func.func @elements(
+    %w: tensor<4x8xf32> {graph.name = "w", graph.role = "parameter"},
+    %i: tensor<5xi64> {graph.name = "i", graph.role = "input"},
+    %x: tensor<5xf32> {graph.name = "x", graph.role = "input"})
+    -> (tensor<5xf32> {graph.name = "y"}) {
+  %f = graph.reshape %w : (tensor<4x8xf32>) -> tensor<32xf32>
+  %g = graph.gather %f, %i {dim = 0} : (tensor<32xf32>, tensor<5xi64>) -> tensor<5xf32>
+  %y = graph.mul %g, %x : (tensor<5xf32>, tensor<5xf32>) -> tensor<5xf32>
+  return %y : tensor<5xf32>
+}

@@ -20,7 +20,7 @@ from proofs import ALL
 
 PARTS = 24 if ALL else 1
 #: Operators that are compared in every run: what moves, multiplies or sums elements of parameters.
-SOME = ("addmv", "cross", "nn.functional.glu", "nn.functional.layer_norm",
+SOME = ("addmv", "cross", "nn.functional.glu", "nn.functional.grid_sample", "nn.functional.layer_norm",
         "nn.functional.scaled_dot_product_attention")
 #: Samples of one module.
 TOGETHER = 60

@@ -170,10 +170,12 @@ void Rounding::findDecisions() {
 }
 
 /// Whether an op looks up rows of a table by numbers that a step is given:
-/// there activations begin.
+/// there activations begin. Single elements of a weight, as those of an image
+/// that is sampled at computed places, are no rows.
 bool Rounding::isEmbedding(Operation *op) const {
   auto gather = dyn_cast<GatherOp>(op);
   return gather && gather.getDim() == 0 && gather.getBatch() == 0 &&
+         tensorTypeOf(gather.getInput()).getRank() > 1 &&
          !fixed.contains(gather.getIndices());
 }
 
