@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -403,6 +404,43 @@ def test_killed_writers(cache, tmp_path):
     plain = json.loads(writer.communicate("\n", timeout=600)[0])
     assert [report for report, _, _ in after] == [report for report, _, _ in plain]
     assert not list(cache.glob("*.next-*"))
+
+
+@pytest.mark.skipif(not ALL, reason="processes that import torch take long: CLEAVE_TEST_ALL")
+@pytest.mark.parametrize("form", ["zero1", "pp"])
+def test_one_rank_reads_what_another_compiles(cache, tmp_path, monkeypatch, form):
+    """They agree, and train what two do that compile."""
+    support = pathlib.Path(__file__).parents[1] / "support"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+    def run(name, folders):
+        (tmp_path / name).mkdir()
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        ranks = [subprocess.Popen(
+            [sys.executable, str(support / "process_script.py"), form, str(tmp_path / name)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "CLEAVE_PORT": str(port),
+                 "CLEAVE_CACHE": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True) for rank, folder in enumerate(folders)]
+        said = [rank.communicate(timeout=500)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], said
+        return torch.load(tmp_path / name / "results.pt", weights_only=False)
+
+    plain = run("plain", ["off", "off"])
+    run("first", [cache, "off"])
+    kept = {path.name: path.stat().st_mtime_ns for path in entries(cache)}
+    mixed = run("mixed", [cache, tmp_path / "empty"])
+    assert kept.keys() == {path.name for path in entries(cache)}
+    assert kept.keys() == {path.name for path in entries(tmp_path / "empty")}
+    assert plain["losses"] == mixed["losses"]
+    for own in ("state",), *(("training", "optimizer", name)
+                             for name in plain["training"]["optimizer"]):
+        one, other = plain, mixed
+        for part in own:
+            one, other = one[part], other[part]
+        assert one.keys() == other.keys() and all(one[n].equal(other[n]) for n in one)
 
 
 # The default check --------------------------------------------------------------------
