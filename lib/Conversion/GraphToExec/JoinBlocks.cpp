@@ -212,7 +212,22 @@ private:
 struct JoinBlocks : exec::impl::JoinBlocksBase<JoinBlocks> {
   using JoinBlocksBase::JoinBlocksBase;
 
+  /// Both patterns begin at a reshape of repeated or reduced values.
+  static bool hasBlocks(func::FuncOp function) {
+    return function
+        .walk([](ReshapeOp reshape) {
+          return isa_and_nonnull<BroadcastOp, ReduceOp>(
+                     reshape.getInput().getDefiningOp())
+                     ? WalkResult::interrupt()
+                     : WalkResult::advance();
+        })
+        .wasInterrupted();
+  }
+
   void runOnOperation() override {
+    // Most parts have none.
+    if (!hasBlocks(getOperation()))
+      return;
     RewritePatternSet patterns(&getContext());
     patterns.add<JoinReductions, SplitIntoParts>(&getContext());
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
