@@ -38,32 +38,32 @@ namespace {
 struct PadsToConcat : OpRewritePattern<graph::AddOp> {
   using OpRewritePattern::OpRewritePattern;
 
-  /// The zero pads that `value` is a sum of; empty if it is not such a sum.
-  static void collect(Value value, bool top,
-                      SmallVectorImpl<graph::PadOp> &pads, bool &ok) {
-    if (auto pad = value.getDefiningOp<graph::PadOp>()) {
-      ok &= pad.getValue().isZero() && !pad.getValue().isNegative() &&
-            llvm::all_of(pad.getInterior(), [](int64_t i) { return i == 0; });
-      pads.push_back(pad);
-      return;
+  /// The zero pads that `top` is a sum of; empty if it is not such a sum. The
+  /// nearest terms come first: a long sum of other terms is left at once.
+  static SmallVector<graph::PadOp> collect(graph::AddOp top) {
+    SmallVector<graph::PadOp> pads;
+    SmallVector<Value> terms{top.getOutput()};
+    for (size_t i = 0; i < terms.size(); ++i) {
+      if (auto pad = terms[i].getDefiningOp<graph::PadOp>()) {
+        if (!pad.getValue().isZero() || pad.getValue().isNegative() ||
+            llvm::any_of(pad.getInterior(), [](int64_t i) { return i != 0; }))
+          return {};
+        pads.push_back(pad);
+        continue;
+      }
+      auto add = terms[i].getDefiningOp<graph::AddOp>();
+      if (!add || (add != top && !terms[i].hasOneUse()) ||
+          add.getLhs().getType() != add.getRhs().getType())
+        return {};
+      terms.append({add.getLhs(), add.getRhs()});
     }
-    auto add = value.getDefiningOp<graph::AddOp>();
-    if (!add || (!top && !value.hasOneUse()) ||
-        add.getLhs().getType() != add.getRhs().getType()) {
-      ok = false;
-      return;
-    }
-    collect(add.getLhs(), false, pads, ok);
-    if (ok)
-      collect(add.getRhs(), false, pads, ok);
+    return pads;
   }
 
   LogicalResult matchAndRewrite(graph::AddOp op,
                                 PatternRewriter &rewriter) const override {
-    SmallVector<graph::PadOp> pads;
-    bool ok = true;
-    collect(op.getOutput(), true, pads, ok);
-    if (!ok)
+    SmallVector<graph::PadOp> pads = collect(op);
+    if (pads.empty())
       return failure();
     RankedTensorType type = tensorType(op.getOutput());
     int64_t dim = -1;
