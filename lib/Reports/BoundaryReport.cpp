@@ -7,6 +7,7 @@
 
 #include "PredictedSchedule.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include <deque>
 #include <map>
 #include <set>
 
@@ -39,7 +40,7 @@ json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
   int64_t count = program.getMicroBatches();
   SymbolTable functions(program->getParentOfType<ModuleOp>());
   struct Sent {
-    json::Array values;
+    std::deque<json::Value> values;
     double elements = 0, bytes = 0, elementsOnce = 0, bytesOnce = 0;
     double bytesWhole = 0;
   };
@@ -82,7 +83,13 @@ json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
     }
   }
   json::Array result;
-  for (auto &[ends, sent] : boundaries)
+  result.reserve(boundaries.size());
+  for (auto &[ends, sent] : boundaries) {
+    // An array that grows copies its values.
+    json::Array values;
+    values.reserve(sent.values.size());
+    for (json::Value &value : sent.values)
+      values.push_back(std::move(value));
     result.push_back(json::Object{
         {"from", ends.first},
         {"to", ends.second},
@@ -91,6 +98,7 @@ json::Array cleave::describeBoundaries(const PredictedSchedule &known) {
         {"whole_bytes_per_micro_batch", sent.bytesWhole},
         {"elements_per_step", sent.elements * count + sent.elementsOnce},
         {"bytes_per_step", sent.bytes * count + sent.bytesOnce},
-        {"values", std::move(sent.values)}});
+        {"values", std::move(values)}});
+  }
   return result;
 }
