@@ -45,7 +45,7 @@ struct Simulated {
   std::vector<Event> events;
   size_t next = 0;
   std::vector<bool> done;
-  /// Started and not done, by stream.
+  /// Started and not done, by stream; none are empty.
   std::map<std::vector<int32_t>, std::vector<size_t>> streams;
 };
 
@@ -166,9 +166,8 @@ static std::string simulate(std::vector<Simulated> &ranks,
   auto headOf = [](Simulated &rank,
                    const std::vector<int32_t> &stream) -> const Event * {
     auto it = rank.streams.find(stream);
-    return it == rank.streams.end() || it->second.empty()
-               ? nullptr
-               : &rank.events[it->second.front()];
+    return it == rank.streams.end() ? nullptr
+                                    : &rank.events[it->second.front()];
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -182,11 +181,11 @@ static std::string simulate(std::vector<Simulated> &ranks,
         ++rank.next;
         moved = true;
       }
-      for (auto &[stream, waiting] : rank.streams) {
-        // Most streams of many ranks have nothing under way.
-        if (waiting.empty())
-          continue;
-        const Event *first = &rank.events[waiting.front()];
+      for (auto it = rank.streams.begin(); it != rank.streams.end();) {
+        // What is done may be the last of its stream.
+        const std::vector<int32_t> &stream = it->first;
+        const Event *first = &rank.events[it->second.front()];
+        ++it;
         if (!llvm::all_of(first->group, [&](int32_t member) {
               const Event *other =
                   headOf(ranks[static_cast<size_t>(member)], stream);
@@ -196,9 +195,11 @@ static std::string simulate(std::vector<Simulated> &ranks,
         std::vector<int32_t> group = first->group, key = stream;
         for (int32_t member : group) {
           Simulated &other = ranks[static_cast<size_t>(member)];
-          std::vector<size_t> &list = other.streams[key];
-          other.done[list.front()] = true;
-          list.erase(list.begin());
+          auto own = other.streams.find(key);
+          other.done[own->second.front()] = true;
+          own->second.erase(own->second.begin());
+          if (own->second.empty())
+            other.streams.erase(own);
         }
         moved = true;
       }
@@ -207,8 +208,6 @@ static std::string simulate(std::vector<Simulated> &ranks,
   // What the first rank waits for, and what another one waits for instead.
   for (auto [number, rank] : llvm::enumerate(ranks)) {
     for (auto &[stream, waiting] : rank.streams) {
-      if (waiting.empty())
-        continue;
       const Event &own = rank.events[waiting.front()];
       for (int32_t member : own.group) {
         Simulated &other = ranks[static_cast<size_t>(member)];
