@@ -49,7 +49,7 @@ SAMPLED = {
     "test_native_pipedream": 6, "test_native_pipelines": 8, "test_offload": 3,
     "test_optimizer_fusion": 8, "test_ordered_norms": 4, "test_outputs": 3, "test_pipe_slices": 3,
     "test_pipeline_state": 3, "test_post_validation": 3, "test_precision_plans": 8,
-    "test_processes": 2, "test_pruned_training": 2, "test_pruning": 2, "test_random_operators": 3,
+    "test_processes": 2, "test_pruned_training": 2, "test_pruning": 2, "test_random_operators": 5,
     "test_recommender": 3, "test_recompute": 8, "test_repeat": 3, "test_rules_and_options": 7,
     "test_scatter_batches": 6, "test_small_programs": 2, "test_summa": 2, "test_trace_families": 3,
     "test_training_devices": 6, "test_training_dropout": 3, "test_traps": 2, "test_uneven": 3,
