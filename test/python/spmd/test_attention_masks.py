@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret, run_tool, tool
+from native_layouts import agree_natively
 from test_recipes import agree
 from training_support import ALL
 from volumes_support import elements_sent
@@ -141,6 +142,8 @@ def check(folder, model, mesh, recipe, *flags):
     local = emit(folder, model, "local", f"--mesh={mesh}", f"--recipe={recipe}", *flags)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
+    agree_natively(folder / "model.mlir", ["--optimizer=sgd", "--check-finite=off"],
+                   [f"--mesh={mesh}", f"--recipe={recipe}", *flags], step, inputs, expected[0])
     return local
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret
-from test_mixed_layouts import emit
+from native_layouts import agree_natively
+from test_mixed_layouts import emit, model_file
 from test_recipes import BATCH, LENGTH, OPTIMIZERS, random_inputs
 from training_support import ALL
 
@@ -45,7 +46,7 @@ def whole(folder, name, optimizer, runs={}):
         assert len(scales) > 8
         for i, scale in enumerate(scales):
             inputs[scale] = np.asarray([0, 3e4, 0.7][i % 3], np.float32)
-        runs[name, optimizer] = inputs, *interpret(step, inputs, entry="train")
+        runs[name, optimizer] = inputs, *interpret(step, inputs, entry="train"), step
     return runs[name, optimizer]
 
 
@@ -67,10 +68,12 @@ def test_layouts(tmp_path_factory, layout):
     folder = tmp_path_factory.getbasetemp()
     name, phase, *flags = layout
     optimizer = ["adamw", "sgd"][LAYOUTS.index(layout) % 2]
-    inputs, results, gradients = whole(folder, name, optimizer)
+    inputs, results, gradients, step = whole(folder, name, optimizer)
     assert any(n.endswith("amax_history") for n in results)
     program = emit(folder, name, phase, *FLAGS, *OPTIMIZERS[optimizer], *flags,
                    sizes=(BATCH, LENGTH))
     found, own = interpret(program, inputs, entry="train")
     agree(found, results)
     agree(own, gradients)
+    agree_natively(model_file(folder, name), [*FLAGS, *OPTIMIZERS[optimizer]], flags, step, inputs,
+                   results)

@@ -6,7 +6,8 @@ Casts are placed on whole tensors, and a partial sum is no complete one: without
 step of mixed precision is the same in all layouts, to 1e-10. Layouts are recipes, pairs of
 recipes, and pipelines by which any two of schedule, positions, recipe and model meet; each in
 one of the kinds below in turn. A sample has each recipe and each schedule; with
-``CLEAVE_TEST_ALL=1`` every layout runs in every kind.
+``CLEAVE_TEST_ALL=1`` every layout runs in every kind, and natively too, where the roundings of
+one rank say how far it may be.
 """
 
 import functools
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret, run_tool, tool
+from native_layouts import agree_natively
 from pipeline_cases import covering, sample
 from test_expert_recipes import CASES as EXPERT_CASES
 from test_expert_recipes import MODELS as EXPERT_MODELS
@@ -33,10 +35,15 @@ KINDS = {
 }
 
 
-def emit(folder, name, phase, *flags, sizes):
+def model_file(folder, name, sizes=(BATCH, LENGTH)):
     path = folder / f"mixed-{name}-{hash(sizes) & 0xffffffff:x}.mlir"
     path.write_text(traced_model(name, *sizes).replace("f64>", "f32>"))
-    return run_tool([tool("cleave-compile"), str(path), f"--emit={phase}", *flags])
+    return path
+
+
+def emit(folder, name, phase, *flags, sizes):
+    return run_tool([tool("cleave-compile"), str(model_file(folder, name, sizes)),
+                     f"--emit={phase}", *flags])
 
 
 @functools.cache
@@ -44,7 +51,7 @@ def whole_run(folder, name, kind, optimizer, sizes):
     step = emit(folder, name, "step", *KINDS[kind], *OPTIMIZERS[optimizer], sizes=sizes)
     assert step.count("bf16" if "bf16" in kind else "f16") > 100
     inputs = random_inputs(step)
-    return inputs, *interpret(step, inputs, entry="train")
+    return inputs, *interpret(step, inputs, entry="train"), step
 
 
 def agree(found, expected, tolerance):
@@ -61,11 +68,13 @@ def agree(found, expected, tolerance):
 def check(tmp_path_factory, name, kind, phase, *flags, turn=0, sizes=(BATCH, LENGTH)):
     """The program of `phase` against that of one device."""
     folder, optimizer = tmp_path_factory.getbasetemp(), ["adamw", "sgd"][turn % 2]
-    inputs, results, gradients = whole_run(folder, name, kind, optimizer, sizes)
-    program = emit(folder, name, phase, *KINDS[kind], *OPTIMIZERS[optimizer], *flags, sizes=sizes)
+    inputs, results, gradients, step = whole_run(folder, name, kind, optimizer, sizes)
+    own_flags = [*KINDS[kind], *OPTIMIZERS[optimizer]]
+    program = emit(folder, name, phase, *own_flags, *flags, sizes=sizes)
     found, own = interpret(program, inputs, entry="train")
     agree(found, results, 1e-10)
     agree(own, gradients, 1e-10)
+    agree_natively(model_file(folder, name, sizes), own_flags, flags, step, inputs, results)
 
 
 def kinds(index):

@@ -3,7 +3,8 @@
 """Recipes: the split program against the whole one, in f64 by the interpreter.
 
 Loss, every gradient, every updated weight and all optimizer state agree to 1e-10
-of the largest element of their tensor's kind. Dropout is on.
+of the largest element of their tensor's kind. Dropout is on. Some cases also run natively, all
+with ``CLEAVE_TEST_ALL=1``.
 """
 
 import functools
@@ -14,7 +15,7 @@ import pytest
 
 from cleave.testing.tools import interpret, run_tool, tool
 from cleave.trace import trace
-from native_layouts import Expected, check_native, is_chosen
+from native_layouts import SHARE, SHARE_OF_SHARDINGS, Expected, check_native, is_chosen
 from test_trace_families import FAMILIES, build
 from trace_support import text_in_double
 from training_support import ALL
@@ -163,10 +164,10 @@ def whole_steps(name, optimizer, folder, sizes=(BATCH, LENGTH)):
     return Expected(step, inputs, results)
 
 
-def agree_natively(folder, name, optimizer, *flags, sizes=(BATCH, LENGTH)):
+def agree_natively(folder, name, optimizer, *flags, sizes=(BATCH, LENGTH), share=SHARE):
     """Of the cases that are chosen, three native steps of the layout that `flags` say."""
-    if is_chosen():
-        check_native(model_file(folder, name, sizes), [*OPTIMIZERS[optimizer], *flags],
+    if is_chosen(share):
+        check_native(model_file(folder, name, sizes), OPTIMIZERS[optimizer], flags,
                      whole_run(name, optimizer, folder, sizes)[0],
                      whole_steps(name, optimizer, folder, sizes))
 
@@ -186,11 +187,12 @@ def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
           sizes=(BATCH, LENGTH)):
     folder = tmp_path_factory.getbasetemp()
     inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
-    local = emit(folder, name, "local", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
-                 f"--recipe={recipes}", f"--micro-batches={micro_batches}", sizes=sizes)
+    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}"]
+    local = emit(folder, name, "local", *OPTIMIZERS[optimizer], *layout, sizes=sizes)
     own_results, own_gradients = interpret(local, inputs, entry="train")
     agree(own_results, results)
     agree(own_gradients, gradients)
+    agree_natively(folder, name, optimizer, *layout, sizes=sizes, share=SHARE_OF_SHARDINGS)
     return local
 
 

@@ -19,6 +19,7 @@ import cleave
 from cleave.models import dlrm
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
+from native_layouts import agree_natively
 from test_recipes import OPTIMIZERS, agree, random_inputs
 from training_support import ALL, Case, assert_close, cleave_run, compile_case
 
@@ -116,11 +117,12 @@ def test_ranks_equal_one_device(tmp_path, name, mesh, recipes):
         if "pairs" in values:
             values["pairs"] = make(name).pairs.numpy()
         results, gradients = interpret(step, values, entry="train")
-        program = emit(tmp_path, name, "scheduled", *flags, f"--mesh={mesh}",
-                       f"--recipe={recipes}", f"--micro-batches={parts}")
+        layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={parts}"]
+        program = emit(tmp_path, name, "scheduled", *flags, *layout)
         own_results, own_gradients = interpret(program, values, entry="train")
         agree(own_results, results)
         agree(own_gradients, gradients)
+        agree_natively(tmp_path / f"{name}.mlir", flags, layout, step, values, results)
 
 
 def case_of(name):

@@ -12,7 +12,8 @@ import pytest
 
 from cleave.testing.tools import ToolError, interpret, optimize
 import test_expert_recipes  # noqa: F401 (its models)
-from test_recipes import OPTIMIZERS, agree, check, emit, random_inputs, whole_run
+from native_layouts import agree_natively
+from test_recipes import (OPTIMIZERS, agree, check, emit, model_file, random_inputs, whole_run)
 from test_vocabulary import head
 from training_support import ALL, assert_close
 
@@ -147,9 +148,11 @@ def test_devices_with_few_valid_tokens(tmp_path_factory, mesh, recipes, batch):
     labels[:6] = -100
     labels[4, 5] = 17
     expected = interpret(step, inputs, entry="train")
-    local = emit(folder, "gpt2", "local", *flags, f"--mesh={mesh}", f"--recipe={recipes}", sizes=sizes)
+    layout = [f"--mesh={mesh}", f"--recipe={recipes}"]
+    local = emit(folder, "gpt2", "local", *flags, *layout, sizes=sizes)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
+    agree_natively(model_file(folder, "gpt2", sizes), flags, layout, step, inputs, expected[0])
 
 
 @pytest.mark.parametrize("mesh, recipes", [
@@ -163,9 +166,11 @@ def test_three_ranks_share_tied_and_decayed(tmp_path_factory, mesh, recipes):
     assert "graph.weight_decay = 0" in step and 'graph.aliases = ["lm_head.weight"]' in step
     inputs = random_inputs(step)
     expected = interpret(step, inputs, entry="train")
-    local = emit(folder, "gpt2", "local", *flags, f"--mesh={mesh}", f"--recipe={recipes}", sizes=sizes)
+    layout = [f"--mesh={mesh}", f"--recipe={recipes}"]
+    local = emit(folder, "gpt2", "local", *flags, *layout, sizes=sizes)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
+    agree_natively(model_file(folder, "gpt2", sizes), flags, layout, step, inputs, expected[0])
 
 
 def test_the_norm_counts_each_element_once(tmp_path_factory):

@@ -80,7 +80,7 @@ def leave_eager(training, steps):
 
 #: How far f32 may be from f64, as a share of a tensor and of the largest of its kind; a parameter
 #: is rounded with each update.
-SHARE, FLOOR, ROUNDINGS = 5e-5, 1e-6, 3 * 2.0**-24
+SHARE, FLOOR, ROUNDINGS = 5e-4, 1e-6, 3 * 2.0**-24
 
 
 def beside_eager(training, expected, found):
