@@ -96,16 +96,17 @@ static std::string nameOf(InvokeOp invoke) {
          std::to_string(invoke.getStage());
 }
 
-/// Adds `argument` times 0 to a result of the part, which becomes NaN where the
-/// argument is NaN. Returns null if no result takes it.
+/// Adds `argument` times 0 to a result of the part that is read, which becomes
+/// NaN where the argument is NaN. Returns null if no result takes it.
 static InvokeOp readMore(InvokeOp invoke, BlockArgument argument) {
   auto module = invoke->getParentOfType<ModuleOp>();
   func::FuncOp part = invoke.getPartFunction();
   auto type = cast<RankedTensorType>(argument.getType());
   Block &body = part.getBody().front();
   Operation *returned = body.getTerminator();
-  auto result = llvm::find_if(returned->getOpOperands(), [](OpOperand &own) {
-    return isa<FloatType>(getElementTypeOrSelf(own.get()));
+  auto result = llvm::find_if(returned->getOpOperands(), [&](OpOperand &own) {
+    return isa<FloatType>(getElementTypeOrSelf(own.get())) &&
+           !invoke->getResult(own.getOperandNumber()).use_empty();
   });
   if (result == returned->getOpOperands().end())
     return nullptr;
@@ -222,6 +223,14 @@ static void dropUpdate(Copies &copies, Random &random, SeededReader &seeded) {
       nameOf(invoke) + " does not keep '" +
       program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr).str() +
       "'";
+  // The first of several results has the name of them all.
+  if (Attribute name = program.getResultAttr(i, graph::kNameAttr))
+    for (unsigned j = i + 1, e = program.getNumResults(); j < e; ++j)
+      if (program.getResultAttr(j, graph::kUpdatesAttr) ==
+          program.getResultAttr(i, graph::kUpdatesAttr)) {
+        program.setResultAttr(j, graph::kNameAttr, name);
+        break;
+      }
   llvm::BitVector dropped(program.getNumResults());
   dropped.set(i);
   returned->eraseOperand(i);

@@ -4,9 +4,15 @@
 
 In drawn pipelines of drawn models, with all update rules and options of a step, a part is made
 to read what its position does not update: a part reads a further argument, a part that runs
-once a step moves to another stage, or one of several positions does not keep its update.
-`--pipe-verify` rejects at least 95 % of each kind, and nothing that reads an updated copy; the
-reference, in which such copies are unknown, has no other results for what is accepted.
+once a step moves to another stage, or one of several positions does not keep its update. Each
+change counts once. `--pipe-verify` rejects at least 95 % of each kind, and nothing that reads an
+updated copy; the reference, in which such copies are unknown, has no other results for what is
+accepted.
+
+Which readers are stale is said by a second form of the analysis. The reference, which executes a
+step after others, has other results for nearly all of them. The value of the rest reaches no
+result: only its own update is computed of such a copy, which is not kept, or nothing depends on
+what a prologue computes of it.
 """
 
 import json
@@ -28,13 +34,14 @@ def tallies():
 @pytest.mark.parametrize("kind", KINDS)
 def test_stale_readers_are_rejected(tallies, kind):
     tally = tallies["kinds"][kind]
-    assert tally["stale"] >= (100 if ALL else 5), tallies
+    assert tally["stale"] >= (50 if ALL else 3), tallies
     assert tally["rejected"] >= 0.95 * tally["stale"], tallies
+    assert tally["unequal"] >= 0.75 * tally["stale"], tallies
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_readers_of_updated_copies_are_accepted(tallies, kind):
     tally = tallies["kinds"][kind]
-    assert tally["fresh"] >= (50 if ALL else 2), tallies
+    assert tally["fresh"] >= (15 if ALL else 2), tallies
     assert tally["fresh_rejected"] == 0, tallies
     assert tally["fresh_unequal"] == 0, tallies
