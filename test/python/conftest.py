@@ -22,9 +22,12 @@ for folder in sorted(path for path in HERE.iterdir() if path.is_dir() and path.n
     sys.path.insert(0, str(folder))
 sys.path.insert(0, str(HERE.parents[1] / "python"))
 
+import pytest  # noqa: E402
+
+pytest.register_assert_rewrite(*(path.stem for path in sorted((HERE / "support").glob("*.py"))))
+
 import ledger  # noqa: E402
 import numpy  # noqa: E402
-import pytest  # noqa: E402
 import torch  # noqa: E402
 from proofs import ALL  # noqa: E402
 

@@ -3,52 +3,16 @@
 """Every benchmark and example runs to its end, as small as it can be, and prints its
 figures. The quick ones always, all with ``CLEAVE_TEST_ALL=1``."""
 
-import json
-import math
 import os
-import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 
-from cleave.testing.tools import tool
-from proofs import ALL
+from benchmark_runs import BUILD, ROOT, figures, full, run
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 while not (ROOT / "benchmarks").is_dir():
     ROOT = ROOT.parent
-BUILD = pathlib.Path(tool("cleave-compile")).parents[1]
-
-full = pytest.mark.skipif(not ALL, reason="runs with CLEAVE_TEST_ALL=1")
-
-
-def run(script, *flags, build=("--build", BUILD)):
-    """What `script` prints with --smoke; it must end with status 0."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CLEAVE_TUNING": "off"}
-    result = subprocess.run(
-        [sys.executable, ROOT / script, *build, "--smoke", *flags], text=True,
-        capture_output=True, timeout=900, env=environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def figures(text):
-    """The JSON lines, all of whose numbers are finite."""
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-
-    def check(value):
-        if isinstance(value, dict):
-            value = list(value.values())
-        if isinstance(value, list):
-            for part in value:
-                check(part)
-        elif isinstance(value, float):
-            assert math.isfinite(value), text
-
-    check(lines)
-    return lines
 
 
 def need_cores():

@@ -21,8 +21,8 @@ import types
 import pytest
 from safetensors.torch import load_file
 
+from benchmark_runs import BUILD, ROOT, figures, full, run
 from cleave.testing.tools import tool
-from test_benchmarks import BUILD, ROOT, figures, full, run
 
 FAKE = BUILD / "fake_cuda"
 GPU = ROOT / "benchmarks" / "gpu"

@@ -194,6 +194,17 @@ def test_architecture_names_files():
     assert not named - names
 
 
+def test_no_test_imports_a_test():
+    """What tests share is in support/; a file of tests that another one imports cannot change alone."""
+    found = []
+    for path in sorted((ROOT / "test" / "python").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = ([node.module or ""] if isinstance(node, ast.ImportFrom) else
+                     [name.name for name in node.names] if isinstance(node, ast.Import) else [])
+            found += [f"{path.name} imports {name}" for name in names if name.startswith("test_")]
+    assert not found
+
+
 def test_names_are_unique():
     """No two source files of the compiler have one name, but for those of the same part of different dialects."""
     # A pass is named as its file, in whichever dialect; the interpreter draws random numbers by

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import proofs
+from doc_anchors import anchors
 from doc_blocks import PAGES, ROOT, SHOWN, Page, blocks
 
 #: What is run by default: the first Python that a newcomer meets.
@@ -37,15 +38,6 @@ def test_blocks_run(path, tmp_path, monkeypatch):
     page = Page(tmp_path, monkeypatch)
     for block in run:
         page.run(block)
-
-
-def anchors(text):
-    """The anchors of a page's headings, as GitHub and mkdocs name them."""
-    found = set()
-    for heading in re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", text)):
-        words = re.sub(r"[^\w\- ]", "", re.sub(r"`", "", heading).lower())
-        found.add(words.strip().replace(" ", "-"))
-    return found
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 import gallery
+from doc_anchors import anchors
 from doc_blocks import blocks
 from proofs import ALL
-from test_docs import anchors
 
 EXAMPLES = pathlib.Path(gallery.__file__).parent
 PAGE = EXAMPLES / "README.md"

@@ -11,18 +11,7 @@ import torch
 
 from cleave.feed import Feed, FeedError, Postgres, SQLite
 from database_support import KINDS, databases, server  # noqa: F401
-
-ROWS = [(3 * i + 1, i * i % 17) for i in range(50)]
-IDS = [key for key, _ in ROWS]
-
-
-def ids(feed, count=None):
-    """The keys of the batches that a feed gives."""
-    return [batch.tolist() for batch in itertools.islice(feed, count)]
-
-
-def key(row):
-    return row["id"]
+from feed_rows import IDS, ROWS, ids, key
 
 
 @pytest.fixture(params=KINDS)

@@ -14,8 +14,7 @@ import pytest
 import cleave
 from cleave.feed import Feed, FeedError, Mongo, Postgres, SQLite, Store
 from database_support import KINDS, databases, needs, server  # noqa: F401
-from test_feed import IDS, ROWS, ids, key
-
+from feed_rows import IDS, ROWS, ids, key
 
 #: Queries that fail in the row whose id is 70.
 FAILS = {

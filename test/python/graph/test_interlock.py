@@ -17,7 +17,7 @@ import cleave
 from cleave.testing.dual import relative_error
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import TraceError, trace
-from test_recipes import MAKERS, OPTIMIZERS, agree, family, random_inputs
+from recipe_runs import MAKERS, OPTIMIZERS, agree, family, random_inputs
 from trace_support import AllDouble, entry_text, text_in_double
 from training_support import assert_close
 

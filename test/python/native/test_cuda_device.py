@@ -20,35 +20,15 @@ import pytest
 import cleave
 from cleave import _cleave
 from cleave.models import FAMILIES
-from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
+from cuda_fake import FAKE, compile_both, fake_device  # noqa: F401
 from proofs import ALL
 from step_runs import (LAYOUTS, OPTIMIZERS, PRECISIONS, differences, farther, feed_apart, model,
                        read_given_apart, rounds_alike, run, run_apart)
 
-FAKE = build_dir() / "fake_cuda"
-
 pytestmark = pytest.mark.skipif(
     not (FAKE / "libcuda.so.1").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),
     reason="needs NVIDIA's headers and clang")
-
-
-@pytest.fixture(autouse=True)
-def fake_device(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
-    monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "4")
-    monkeypatch.setenv("CLEAVE_TUNING", "off")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def compile_both(path, folder, *flags):
-    """The artifacts for the processor and for a GPU, whose products are rounded by default."""
-    narrow = {"--precision=bf16", "--precision=fp16"} & set(flags)
-    rounded = ["--activation-reduction=products"] if narrow else []
-    for name, target in (("native", ["--threads=1", *rounded]), ("device", ["--target=cuda"])):
-        run_tool([tool("cleave-compile"), str(path), *flags, *target, "-o",
-                  str(folder / f"{name}.so")])
-    return folder / "native.so", folder / "device.so"
 
 
 def plain(precision, layout, *flags):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import build_dir, interpret, run_tool, tool
+from cuda_fake import FAKE, fake_device  # noqa: F401
 from proofs import ALL
 from step_runs import differences, drawn, farther, model, run_apart
-from test_cuda_device import FAKE, fake_device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
     not ((FAKE / "libcuda.so.1").exists()

@@ -9,11 +9,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cleave.testing.tools import build_dir, run_tool, tool
-from proofs import ALL
 import stream_races
+from cleave.testing.tools import build_dir, run_tool, tool
+from cuda_fake import FAKE, fake_device  # noqa: F401
+from proofs import ALL
 from step_runs import differences, feed_apart, model, run_apart, run_variants
-from test_cuda_device import FAKE, fake_device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
     not (FAKE / "libnccl.so.2").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),

@@ -20,9 +20,9 @@ import pytest
 import torch
 
 from cleave.testing.tools import build_dir, run_tool, tool
+from cuda_fake import FAKE, fake_device  # noqa: F401
 from proofs import ALL
 from step_runs import model
-from test_cuda_device import FAKE, fake_device  # noqa: F401
 
 SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "process_script.py"
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import build_dir, run_tool, tool
+from cuda_fake import FAKE, compile_both, fake_device  # noqa: F401
 from proofs import ALL
 from step_runs import differences, farther, model, run, run_apart, trip_apart
-from test_cuda_device import FAKE, compile_both, fake_device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(
     not (FAKE / "libnccl.so.2").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),

@@ -13,7 +13,7 @@ import torch
 
 import cuda_host
 from cleave.testing.tools import run_tool, tool
-from test_cuda_types import FLOATS, INTEGERS, kernel, scalar_ops
+from scalar_kernels import FLOATS, INTEGERS, kernel, scalar_ops
 
 pytestmark = pytest.mark.skipif(not cuda_host.HEADERS or not cuda_host.COMPILER,
                                 reason="needs NVIDIA's headers and clang")

@@ -3,39 +3,14 @@
 """Floats of 8 bits: the interpreter and native programs convert as PyTorch does, and multiply them
 exactly."""
 
-import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-import cleave
-from cleave import _cleave
-from cleave.runtime.program import Program
-from cleave.testing.tools import run_tool, tool
+from float8_runs import by_interpreter, natively
 
 TYPES = {"f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}
 CODES = torch.arange(256, dtype=torch.uint8)
-
-
-def by_interpreter(folder, text, inputs, mode="typed"):
-    """The results of @loss by their names."""
-    (folder / "m.mlir").write_text(text)
-    save_file(inputs, folder / "in")
-    run_tool([tool("cleave-reference"), str(folder / "m.mlir"), f"--inputs={folder / 'in'}",
-              f"--output={folder / 'out'}", f"--mode={mode}"])
-    return load_file(folder / "out")
-
-
-def natively(folder, text, inputs):
-    options = {"micro_batches": 1, "threads": 1, "mesh": "", "check_finite": False,
-               "optimizer": cleave.SGD(lr=0.0).options()}
-    program = Program(None, _cleave.compile(text, json.dumps(options)), []).open()
-    for name, value in inputs.items():
-        program.set(name, value)
-    assert not program.session.run("train", 7, 1)
-    return {name: program.tensor(name) for name, facts in program.tensors.items()
-            if facts["role"] == "output"}
 
 
 RUNS = pytest.mark.parametrize("run", [by_interpreter, natively])

@@ -8,16 +8,15 @@ updated parameter and every state. The bound is that of
 ``CLEAVE_TEST_ALL=1``.
 """
 
-import json
 import re
 
 import numpy as np
 import pytest
+from adamw8bit_reference import dynamic_map
 from op_cases import CASES, draw_model
-from test_adamw8bit import dynamic_map
 
-from cleave.testing.tools import ToolError, list_ops, run_tool, save_tensors, tool
-from ledger import note
+from cleave.testing.tools import ToolError, list_ops, run_tool, tool
+from native_values import as_f32, compare, model
 from proofs import ALL
 
 DRAWS = 20 if ALL else 4
@@ -30,23 +29,6 @@ ONLY_BEFORE = {
     "graph.written": "names the buffer that a value is written to; a view from there on",
     "graph.per_worker": "computes an op for each worker; that op itself from there on",
 }
-
-
-def compare(folder, text, inputs, *options):
-    (folder / "m.mlir").write_text(text)
-    save_tensors(folder / "in", inputs)
-    report = json.loads(
-        run_tool([tool("cleave-fuzz"), f"--native-of={folder / 'm.mlir'}", f"--inputs={folder / 'in'}", *options])
-    )
-    note("test_native", report["ops"])
-    return report
-
-
-def as_f32(model):
-    """The text and the inputs of a model of f64, in f32."""
-    text = re.sub(r"\b((?:\d+x)*)f64>", r"\1f32>", model.text())
-    inputs = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in model.inputs().items()}
-    return text, inputs
 
 
 def test_outputs_at_other_positions():
@@ -138,17 +120,6 @@ def test_parameters_that_are_each_others_gradient(tmp_path):
 # ---------------------------------------------------------------------------
 # Unusual models
 # ---------------------------------------------------------------------------
-
-ARGUMENT = '{{graph.name = "{0}", graph.role = "{1}"}}'
-
-
-def model(arguments, body, loss="%l"):
-    """A model of one loss; ``arguments`` are (name, role, type)."""
-    head = ", ".join(f"%{n}: tensor<{t}> " + ARGUMENT.format(n, r) for n, r, t in arguments)
-    return (
-        f'func.func @loss({head}) -> (tensor<f32> {{graph.name = "loss"}}) {{\n{body}\n'
-        f"return {loss} : tensor<f32>\n}}\n"
-    )
 
 
 UNUSUAL = {

@@ -11,12 +11,11 @@ import re
 
 import numpy as np
 import pytest
+from native_values import as_f32, compare, model
 from op_cases import CASES, draw_model
-from test_native import as_f32, compare, model
 
 from cleave.testing.tools import ToolError, optimize
 from proofs import ALL
-
 
 MESH = 'spmd.mesh @mesh <["dp" = 2, "tp" = 2]>\n'
 

@@ -14,7 +14,7 @@ import pytest
 
 import cleave
 from four_axes import MICRO_BATCHES, FourAxes, covering
-from test_native_pipelines import check_adamw, check_sgd
+from native_pipelines import check_adamw, check_sgd
 from training_support import ALL, Case, compile_case, token_batches
 from volumes_support import A, B, D, H, S, model, sizes_of
 

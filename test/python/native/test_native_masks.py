@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import cleave
+from family_models import FAMILIES, build
 from shaped_models import EncoderDecoder
-from test_trace_families import FAMILIES, build
 from training_support import ALL, Case, assert_close, cleave_run, family, token_batches, torch_run
 
 

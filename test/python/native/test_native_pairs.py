@@ -10,48 +10,16 @@ has each recipe once or more; with ``CLEAVE_TEST_ALL=1`` every pair, with both
 optimizers.
 """
 
-import functools
-import random
 import re
 
 import numpy as np
 import pytest
 
-import cleave
-from recipe_pairs import RECIPES
-from test_expert_recipes import devices_of
-from test_experts import own, switch
-from test_recipe_pairs import PAIRS, models_of
-from test_training_equality import DECAY, LR, torch_adamw
-from training_support import ALL, assert_close, cleave_run, family, torch_run
-
-BATCH, STEPS, ADAMW_STEPS = 8, 4, 20
-
-#: Cases, with dropout or without.
-CASES = {
-    "gpt2": lambda p: family("gpt2", batch=BATCH, resid_pdrop=p, embd_pdrop=p, attn_pdrop=p),
-    "llama": lambda p: family("llama", batch=BATCH, attention_dropout=p),
-    "bert": lambda p: family("bert", batch=BATCH, hidden_dropout_prob=p,
-                             attention_probs_dropout_prob=p),
-    "mixtral": lambda p: family("mixtral", batch=BATCH, attention_dropout=p),
-    "switch": lambda p: switch(batch=BATCH, dropout_rate=p),
-    "top1": lambda p: own(batch=BATCH, capacity=0.75, dropout=p),
-    "top2": lambda p: own(batch=BATCH, choices=2, capacity=0.75, dropout=p),
-}
-
-
-def sample():
-    """Pairs in a drawn order that add two recipes, then those that add one, as long
-    as one is missing."""
-    order = random.Random(3).sample(PAIRS, len(PAIRS))
-    missing, drawn = set(RECIPES), []
-    for least in (2, 1):
-        for pair in order:
-            if len(missing & set(pair.names)) >= least:
-                missing -= set(pair.names)
-                drawn.append(pair)
-    assert not missing
-    return drawn
+from expert_recipes import devices_of
+from native_pairs import (BATCH, CASES, STEPS, adamw, agree, one_device, references, sample, sgd,
+                          steps_of)
+from pair_models import PAIRS, models_of
+from training_support import ALL, assert_close, cleave_run
 
 
 def chosen(pair):
@@ -61,36 +29,6 @@ def chosen(pair):
     parts = 1 + index % 2 if devices_of(pair.small) < BATCH else 1
     mesh = {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)", pair.small)}
     return names[index % len(names)], parts, mesh
-
-
-def sgd():
-    return cleave.SGD(lr=0.05, momentum=0.9, max_grad_norm=1.0)
-
-
-@functools.cache
-def one_device(name, parts):
-    return cleave_run(CASES[name](0.1), STEPS, sgd(), micro_batches=parts)
-
-
-def layer_of(name):
-    """The part of a name up to the number of its layer, or of its module."""
-    found = re.match(r".*?\.\d+(?=\.)", name)
-    return found.group() if found else name.rpartition(".")[0]
-
-
-def agree(found, expected, kind):
-    """To 1e-4 of the largest element of a layer."""
-    assert found.keys() == expected.keys()
-    for values in (found, expected):
-        for name, value in values.items():
-            assert value.isfinite().all(), (kind, name, "not finite")
-    largest = {}
-    for name, value in expected.items():
-        layer = layer_of(name)
-        largest[layer] = max(largest.get(layer, 0), float(value.abs().max()))
-    for name, value in expected.items():
-        error = float((found[name].double() - value.double()).abs().max())
-        assert error <= 1e-4 * largest[layer_of(name)], (kind, name, error, largest[layer_of(name)])
 
 
 PARAMETERS = dict(argvalues=PAIRS if ALL else sample(), ids=lambda pair: f"{pair.plan}@{pair.small}")
@@ -107,25 +45,6 @@ def test_sgd_equals_one_device(pair):
     assert_close(many.norms, one.norms, rtol=1e-4)
     agree(many.gradients, one.gradients, "gradient")
     agree(many.updates, one.updates, "update")
-
-
-def adamw():
-    return cleave.AdamW(lr=LR, weight_decay=DECAY)
-
-
-def steps_of(name):
-    """Fewer where tokens are routed: once roundings have grown, one that is between
-    two experts may go to the other, and no number is near its equal any more."""
-    return ADAMW_STEPS // 4 if name in ("mixtral", "switch", "top1", "top2") else ADAMW_STEPS
-
-
-@functools.cache
-def references(name, parts):
-    """PyTorch in f64, and what its updates are compared with."""
-    case, steps = CASES[name](0.0), steps_of(name)
-    return (torch_run(case, steps, torch_adamw, double=True),
-            torch_run(case, steps, torch_adamw),
-            cleave_run(case, steps, adamw(), micro_batches=parts))
 
 
 @pytest.mark.parametrize("pair", **HALF)

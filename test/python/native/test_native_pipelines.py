@@ -10,17 +10,15 @@ model. Models with long skips, and with an encoder and a decoder, have some sche
 or all.
 """
 
-import numpy as np
 import pytest
 import torch
 
 import cleave
+from native_pairs import BATCH, CASES
+from native_pipelines import check_adamw, check_sgd
 from pipeline_cases import covering, sample, shaped
 from shaped_models import EncoderDecoder, Skips
-from test_native_pairs import (BATCH, CASES, STEPS, adamw, agree, one_device, references, sgd,
-                               steps_of)
-from training_support import (ALL, Case, assert_close, cleave_run, compile_case, family,
-                              token_batches)
+from training_support import ALL, Case, assert_close, compile_case, family, token_batches
 
 def shaped_case(make, dropout):
     def build():
@@ -38,33 +36,6 @@ if not ALL:
     SHAPED = sample([case for case in SHAPED if case.schedule in (
         "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")], 3)
 PARAMETERS = dict(argvalues=COVERING if ALL else sample(COVERING, 5), ids=str)
-
-
-def run(case, model, steps, optimizer):
-    return cleave_run(model, steps, optimizer, micro_batches=case.micro_batches,
-                      mesh=case.axes, plan=case.recipe or None, schedule=case.schedule,
-                      chunks=case.chunks)
-
-
-def check_sgd(case):
-    one = one_device(case.model, case.micro_batches)
-    many = run(case, CASES[case.model](0.1), STEPS, sgd())
-    assert_close(many.losses, one.losses, rtol=1e-4)
-    assert_close(many.norms, one.norms, rtol=1e-4)
-    agree(many.gradients, one.gradients, "gradient")
-    agree(many.updates, one.updates, "update")
-
-
-def check_adamw(case):
-    double, single, one = references(case.model, case.micro_batches)
-    many = run(case, CASES[case.model](0.0), steps_of(case.model), adamw())
-    assert_close(many.losses, one.losses, rtol=1e-4)
-    ratios = []
-    for key, exact in double.updates.items():
-        error, *own = (float((result.updates[key] - exact).norm()) for result in (many, single, one))
-        ratios.append(error / max(*own, 1e-300))
-        assert error <= 2 * max(own), (key, error, own)
-    assert np.median(ratios) <= 1.5
 
 
 @pytest.mark.parametrize("case", **PARAMETERS)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from cleave.testing.tools import ToolError
+from float8_runs import by_interpreter, natively
 from op_cases import CASES
 from proofs import ALL
-from test_float8 import by_interpreter, natively
 from typed_draws import draw
 
 FLOATS = ["f32", "bf16", "f16", "f8E4M3FN", "f8E5M2"]

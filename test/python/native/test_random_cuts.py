@@ -22,10 +22,10 @@ import cleave
 from drawn_cuts import (LENGTH, VOCAB, Judge, compile_drawn, drawn_stages, drawn_training,
                         is_no_cut, reads_back, train)
 from eager_cuts import beside_eager, has_eager, leave_eager
+from native_pairs import agree
+from native_pipedream import EACH, Simulation, asynchronous
+from pipedream_simulation import stages_of
 from proofs import ALL
-from test_native_pairs import agree
-from test_native_pipedream import EACH, Simulation, asynchronous
-from test_pipedream import stages_of
 from training_support import Case, assert_close, weights
 from watchdog import within_limit
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cleave
-from test_training_devices import check_devices, optimizer
+from device_runs import check_devices, optimizer
 from training_support import assert_close, cleave_run, compile_case, family, weights
 
 

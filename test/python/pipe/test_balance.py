@@ -16,10 +16,10 @@ import torch.nn.functional as F
 
 import cleave
 from cleave.testing.tools import interpret
-from test_expert_recipes import MAKERS
-from test_experts import Own
-from test_native_pairs import agree as agree_natively
-from test_recipes import BATCH, LENGTH, agree, emit, family, random_inputs
+from expert_models import Own
+from expert_recipes import MAKERS
+from native_pairs import agree as agree_natively
+from recipe_runs import BATCH, LENGTH, agree, emit, family, random_inputs
 from training_support import Case, cleave_run, double_precision, token_batches
 
 BALANCE = 0.5

@@ -15,10 +15,11 @@ import torch
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
-from test_pipedream import OPTIMIZERS as ASYNCHRONOUS
-from test_pipedream import (Simulation, first_inputs, program_of, stages_of, state_after, step_of)
-from test_pipelines import MAKERS  # noqa: F401 (it adds models)
-from test_recipes import OPTIMIZERS, agree, emit, random_inputs
+from pipedream_simulation import OPTIMIZERS as ASYNCHRONOUS
+from pipedream_simulation import (Simulation, first_inputs, program_of, stages_of, state_after,
+                                  step_of)
+from pipeline_runs import MAKERS  # noqa: F401 (it adds models)
+from recipe_runs import OPTIMIZERS, agree, emit, random_inputs
 from training_support import same_bits, snapshot
 
 DENSITY = 0.1

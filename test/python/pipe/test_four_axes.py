@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+import expert_recipes  # noqa: F401 (its models)
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
+from fault_draws import NUMBERS, draw
 from four_axes import MICRO_BATCHES, MODELS, ORDERS, PLANS, drawn, every_case
 from pipeline_cases import SCHEDULES
-import test_expert_recipes  # noqa: F401 (its models)
-from test_faults import NUMBERS, draw
-from test_pipelines import check_scheduled
-from test_recipes import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, family, random_inputs
+from pipeline_runs import check_scheduled
+from recipe_runs import BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, emit, family, random_inputs
 from training_support import ALL, Run, assert_close, torch_run
 from training_support import family as family_case
 

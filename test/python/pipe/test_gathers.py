@@ -15,10 +15,10 @@ import pytest
 
 import cleave
 from cleave.testing.tools import ToolError, run_tool, tool
-from test_native_pairs import CASES as NATIVE
-from test_native_pairs import STEPS, agree, one_device, sgd
-from test_pipelines import check_scheduled, part_of, schedule_report
-from test_recipes import emit
+from native_pairs import CASES as NATIVE
+from native_pairs import STEPS, agree, one_device, sgd
+from pipeline_runs import check_scheduled, part_of, schedule_report
+from recipe_runs import emit
 from training_support import assert_close, cleave_run, compile_case, family
 from volumes_support import at_run_time, parameters, sizes_of, traced_text
 

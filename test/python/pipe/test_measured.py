@@ -19,8 +19,8 @@ import torch
 import cleave
 from cleave.testing.tools import tool
 from cleave.trace import trace
-from test_cleave_run import BUILD
-from test_schedules import compiled
+from run_support import BUILD
+from schedule_runs import compiled
 from training_support import gpt2, named_tokens
 
 STEPS, MICRO_BATCHES = 3, 4

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import cleave
+from mixed_precision import SIZE, batch, compiled, model
 from proofs import ALL
-from test_mixed_precision import SIZE, batch, compiled, model
 from training_support import same_bits, snapshot
 
 LAYOUTS = [

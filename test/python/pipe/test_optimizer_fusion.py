@@ -14,7 +14,7 @@ import torch
 
 import cleave
 from cleave.testing.tools import interpret, run_tool, tool
-from test_recipes import BATCH, LENGTH, OPTIMIZERS, emit, random_inputs
+from recipe_runs import BATCH, LENGTH, OPTIMIZERS, emit, random_inputs
 from training_support import (ALL, compile_once, family, gpt2, named_tokens, same_bits, snapshot,
                               token_batches, token_loss, tokens)
 

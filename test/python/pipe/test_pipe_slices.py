@@ -11,10 +11,9 @@ import torch
 
 import cleave
 from cleave.testing.tools import ToolError
-from test_native_pairs import CASES, STEPS, agree, one_device, sgd
-from test_pipelines import (MAKERS, check_scheduled,  # noqa: F401 (it adds models)
-                            schedule_report)
-from test_recipes import BATCH, LENGTH, emit
+from native_pairs import CASES, STEPS, agree, one_device, sgd
+from pipeline_runs import MAKERS, check_scheduled, schedule_report  # noqa: F401 (it adds models)
+from recipe_runs import BATCH, LENGTH, emit
 from training_support import ALL, assert_close, cleave_run, compile_case, family
 from volumes_support import elements_sent
 

@@ -6,22 +6,15 @@ Loss, every gradient, every updated weight and all optimizer state agree to 1e-1
 the largest element of their tensor's kind. Dropout is on.
 """
 
-import json
 import re
 
 import pytest
 
-from cleave.testing.tools import ToolError, interpret
-import test_expert_recipes  # noqa: F401 (its models)
+from cleave.testing.tools import ToolError
 from pipeline_cases import RECIPES, covering, sample
-from shaped_models import EncoderDecoder, Skips
-from test_recipes import (BATCH, LENGTH, MAKERS, OPTIMIZERS, agree, agree_natively, emit,
-                          whole_run)
+from pipeline_runs import check_scheduled, part_of, schedule_report
+from recipe_runs import BATCH, LENGTH, OPTIMIZERS, emit
 from training_support import ALL
-
-
-MAKERS["t5"] = EncoderDecoder
-MAKERS["skips"] = Skips
 
 #: Mesh, recipes, micro-batches; models in turn.
 CASES = [
@@ -45,19 +38,6 @@ MODELS = ["gpt2", "llama", "bert", "mixtral"]
 #: Of models that are no row of layers.
 SHAPES = [("skips", "pp=2", "", 2), ("skips", "pp=4", "", 1), ("skips", "pp=3,dp=2", "zero3", 2),
           ("t5", "pp=2", "", 2), ("t5", "pp=4", "", 2), ("t5", "pp=2,tp=2", "megatron", 1)]
-
-
-def check_scheduled(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
-                    sizes=(BATCH, LENGTH), flags=()):
-    folder = tmp_path_factory.getbasetemp()
-    inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
-    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}", *flags]
-    program = emit(folder, name, "scheduled", *OPTIMIZERS[optimizer], *layout, sizes=sizes)
-    own_results, own_gradients = interpret(program, inputs, entry="train")
-    agree(own_results, results)
-    agree(own_gradients, gradients)
-    agree_natively(folder, name, optimizer, *layout, sizes=sizes)
-    return program
 
 
 @pytest.mark.parametrize("mesh, recipes, micro_batches",
@@ -111,13 +91,6 @@ def test_schedules_by_hand_equal_one_device(tmp_path, tmp_path_factory, position
     mesh = ",".join(filter(None, [f"pp={positions}", RECIPES[recipe]]))
     check_scheduled(tmp_path_factory, "gpt2", mesh, recipe, "adamw", micro_batches,
                     flags=[f"--schedule-file={path}"])
-
-
-def schedule_report(folder, *flags, sizes=(BATCH, LENGTH)):
-    """The section `schedule` of the report of a GPT-2."""
-    path = folder / "report.json"
-    emit(folder, "gpt2", "schedule", *flags, f"--report={path}", sizes=sizes)
-    return json.loads(path.read_text())["schedule"]
 
 
 def test_a_large_head_has_fewer_layers(tmp_path):
@@ -231,11 +204,6 @@ def test_report_of_updates_in_the_next_step(tmp_path, mesh, recipe, micro_batche
     assert ("zero3" in recipe) == (apart["weight_gathers"]["count_per_micro_batch"] > 0)
     text = emit(tmp_path, "gpt2", "schedule", *flags, "--optimizer-fusion=forward")
     assert "stage 0 from transformer.wte.weight at " in text
-
-
-def part_of(program, name):
-    """The body of a part of @train."""
-    return re.search(rf"func.func private @train\.{name}\((.*?)\n  }}", program, re.S).group(1)
 
 
 def products(program, name):

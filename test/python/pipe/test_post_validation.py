@@ -14,7 +14,7 @@ import torch
 
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
-from test_recipes import emit, random_inputs
+from recipe_runs import emit, random_inputs
 from training_support import (ALL, compile_case, family, gpt2, named_tokens, same_bits, snapshot,
                               token_batches)
 

@@ -11,7 +11,7 @@ import torch
 import torch.utils.checkpoint
 
 import cleave
-from test_training_dropout import dropping
+from dropout_models import dropping
 from training_support import (ALL, Case, compile_case, family, gpt2, same_bits, snapshot, tokens,
                               torch_run)
 

@@ -7,25 +7,10 @@ import xml.etree.ElementTree
 
 import pytest
 import torch
-from torch import nn
 
 import cleave
 from cleave.messages import format_bytes
-
-
-class Layers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
-
-    def forward(self, x):
-        return self.second(torch.tanh(self.first(x))).square().sum()
-
-
-def compiled(**options):
-    torch.manual_seed(0)
-    return cleave.compile(Layers(), (torch.randn(8, 16),), **{"micro_batches": 2, **options})
-
+from schedule_runs import compiled
 
 BACKWARDS = "F1 B1 F0 B0 U"
 

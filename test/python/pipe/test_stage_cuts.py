@@ -11,7 +11,7 @@ import cleave
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import interpret, run_tool, tool
 from proofs import ALL
-from test_recipes import agree, emit, random_inputs
+from recipe_runs import agree, emit, random_inputs
 from training_support import compile_case, family
 
 

@@ -5,12 +5,9 @@
 CLEAVE_BUILD_DIR names the build folder (default: `build` of this checkout).
 """
 
-import array
 import json
 import math
 import os
-import pathlib
-import random
 import signal
 import subprocess
 import sys
@@ -19,48 +16,8 @@ import time
 import numpy
 import pytest
 import safetensors.numpy
-
-BUILD = pathlib.Path(
-    os.environ.get("CLEAVE_BUILD_DIR", pathlib.Path(__file__).parents[3] / "build")
-)
-TOOL = BUILD / "bin" / "cleave-run"
-ARTIFACT = BUILD / "test" / "unit" / "Runtime" / "bigram.so"
-
-pytestmark = pytest.mark.skipif(
-    not TOOL.exists() or not ARTIFACT.exists(), reason="cleave-run is not built"
-)
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CLEAVE_PYTHON", sys.executable)
-    monkeypatch.delenv("CLEAVE_TUNING", raising=False)
-    rng = random.Random(1)
-    tokens, x = [], 1
-    for _ in range(4000):
-        x = (x * 3 + 1) % 64 if rng.random() < 0.9 else rng.randrange(64)
-        tokens.append(x)
-    with open(tmp_path / "train.bin", "wb") as out:
-        array.array("H", tokens).tofile(out)
-    return tmp_path
-
-
-def run(*args, code=0):
-    result = subprocess.run(
-        [TOOL, ARTIFACT, *map(str, args)], capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == code, result.stdout + result.stderr
-    return result
-
-
-def train(*args, code=0, start="--random-init"):
-    return run(start, "--data", "train.bin", "--threads", 2, *args, code=code)
-
-
-def metrics(path):
-    return [json.loads(line) for line in open(path)]
+from run_support import (ARTIFACT, TOOL, folder, metrics, pytestmark, read_terminal,  # noqa: F401
+                         run, start, train, wait_until)
 
 
 def test_learns_and_logs(folder):
@@ -287,25 +244,6 @@ def test_help(folder):
 # Signals, folders and changes ----------------------------------------------------------
 
 
-def start(*args, **settings):
-    """A run that would go on for long; returns when it has made some steps."""
-    if os.path.exists("m"):
-        os.remove("m")
-    process = subprocess.Popen(
-        [TOOL, ARTIFACT, "--data", "train.bin", "--threads", "1", "--log", "m"]
-        + ["--steps", "100000000", *args], text=True, stderr=subprocess.PIPE,
-        **{"stdout": subprocess.PIPE, **settings})
-    wait_until(lambda: os.path.exists("m") and os.path.getsize("m") > 1000)
-    return process
-
-
-def wait_until(happens):
-    deadline = time.time() + 100
-    while not happens():
-        assert time.time() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_end_a_run(folder, name):
     number = getattr(signal, name)
@@ -402,13 +340,7 @@ def test_bar_fits_the_terminal(folder, columns):
     process = subprocess.Popen([TOOL, ARTIFACT, "--random-init", "--data", "train.bin", "--threads",
                                 "1", "--steps", "30"], stdout=side, stderr=subprocess.DEVNULL)
     os.close(side)
-    said = b""
-    try:
-        while block := os.read(main, 4096):
-            said += block
-    except OSError:
-        pass
-    os.close(main)
+    said = read_terminal(main)
     assert process.wait(100) == 0
     drawn = said.decode().split("\r\x1b[K")[1:]
     assert len(drawn) == 29

@@ -19,42 +19,9 @@ import torch
 
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
+from rank_runs import FLAGS, TWO, files, losses, needs_mpi, run, same_kernels  # noqa: F401
+from run_support import ARTIFACT, TOOL, folder, metrics, pytestmark, read_terminal  # noqa: F401
 from training_support import gpt2, named_tokens
-from test_cleave_run import ARTIFACT, BUILD, TOOL, folder, metrics, pytestmark  # noqa: F401
-
-TWO = ARTIFACT.with_name("bigram2.so")
-FLAGS = ["--random-init", "--data", "train.bin", "--lr", "2", "--seed", "5"]
-
-needs_mpi = pytest.mark.skipif(
-    not shutil.which("mpirun") or not (BUILD / "lib" / "libcleave_mpi.so").exists(),
-    reason="there is no MPI")
-
-
-@pytest.fixture(autouse=True)
-def same_kernels(monkeypatch):
-    """What rounds otherwise is left out of it."""
-    monkeypatch.setenv("CLEAVE_TUNING", "off")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-
-
-def run(*args, artifact=TWO, processes=0, code=0):
-    # One thread for each rank, here and there.
-    launch = ["mpirun", "--oversubscribe", "-n", str(processes)] if processes else []
-    threads = ["--threads", "1" if processes else "2"]
-    result = subprocess.run([*launch, TOOL, artifact, *map(str, args), *threads],
-                            capture_output=True, text=True, timeout=120)
-    assert (result.returncode == 0) == (code == 0), result.stdout + result.stderr
-    return result
-
-
-def losses(path):
-    return [line["loss"] for line in metrics(path)]
-
-
-def files(folder):
-    return [(folder / name).read_bytes()
-            for name in ("model.safetensors", "optimizer.safetensors")]
 
 
 def test_threads_train_as_one_device(folder):
@@ -238,13 +205,7 @@ def test_progress_is_silent_under_mpirun(folder, processes):
         ["mpirun", "--oversubscribe", "-n", str(processes), TOOL, ARTIFACT if processes == 1 else TWO,
          *FLAGS, "--threads", "1", "--steps", "3"], stdin=side, stdout=side, stderr=side)
     os.close(side)
-    said = b""
-    try:
-        while block := os.read(main, 4096):
-            said += block
-    except OSError:
-        pass
-    os.close(main)
+    said = read_terminal(main)
     assert launcher.wait(60) == 0
     assert b"no checkpoints" in said and b"step 1/" not in said and b"\x1b" not in said
 

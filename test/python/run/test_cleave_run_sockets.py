@@ -15,43 +15,11 @@ import pytest
 
 from cleave.testing.tools import tool
 from proofs import ALL
-from test_cleave_run import TOOL, folder, metrics, pytestmark  # noqa: F401
-from test_cleave_run_ranks import FLAGS, TWO, files, run
+from rank_runs import FLAGS, TWO, files, run
+from run_support import TOOL, folder, metrics, pytestmark  # noqa: F401
+from socket_runs import alone, end, free_port, start  # noqa: F401
 
 FOUR = TWO.with_name("bigram4.so")
-
-#: What another launch may have set.
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-             "CLEAVE_PORT", "CLEAVE_ADDRESS", "CLEAVE_PATIENCE",
-             "CLEAVE_SECRET")
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    monkeypatch.setenv("CLEAVE_TUNING", "off")
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return str(one.getsockname()[1])
-
-
-def start(rank, size, port, *args, artifact=TWO, **more):
-    variables = {"RANK": rank, "WORLD_SIZE": size, "CLEAVE_PORT": port, **more}
-    return subprocess.Popen(
-        [TOOL, artifact, *map(str, args), "--threads", "1"], text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | {name: str(value) for name, value in variables.items()
-                          if value is not None})
-
-
-def end(process):
-    """Its exit code, and what it printed."""
-    text, _ = process.communicate(timeout=60)
-    return process.returncode, text
 
 
 def test_four_processes_compute_what_threads_compute(folder):

@@ -17,8 +17,8 @@ import pytest
 
 from cleave.testing.tools import tool
 from proofs import ALL
-from test_cleave_run import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
-from test_cleave_run_ranks import TWO, needs_mpi
+from rank_runs import TWO, needs_mpi
+from run_support import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
 
 SAME = ["--lr", "0.5", "--threads", "2"]
 FLAGS = ["--random-init", "--seed", "5", *SAME]

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from test_cleave_run import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
+from run_support import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
 
 FLAGS = ("--threads", "1", "--lr", "0.1")
 ROWS = "for i in $(seq 1 60); do echo 1 2 3 4 5 6 7 8 9 10; done"

@@ -16,7 +16,7 @@ import pytest
 
 import cleave
 from cleave.testing.tools import run_tool, tool
-from test_offload import batches, compiled
+from offload_runs import batches, compiled
 from training_support import same_bits, snapshot
 
 

@@ -13,9 +13,9 @@ import time
 import pytest
 
 from proofs import ALL
-from test_cleave_run import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
-from test_cleave_run_ranks import TWO, needs_mpi
-from test_cleave_run_sockets import alone, end, free_port, start  # noqa: F401
+from rank_runs import TWO, needs_mpi
+from run_support import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
+from socket_runs import alone, end, free_port, start  # noqa: F401
 
 FLAGS = ["--random-init", "--lr", "0.1", "--threads", "1"]
 ROWS = "for i in 1 2 3 4 5 6 7; do echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; done"

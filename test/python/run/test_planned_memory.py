@@ -22,7 +22,7 @@ import pytest
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from proofs import ALL
-from test_cleave_run_ranks import needs_mpi, same_kernels  # noqa: F401
+from rank_runs import needs_mpi, same_kernels  # noqa: F401
 
 MIB = 2**20
 #: Models by what stays in memory: saved values and logits (gpt), saved values (llama, bert),

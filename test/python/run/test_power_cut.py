@@ -13,7 +13,7 @@ import pytest
 
 import file_calls
 from proofs import ALL
-from test_cleave_run import ARTIFACT, TOOL, folder  # noqa: F401
+from run_support import ARTIFACT, TOOL, folder  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not TOOL.exists() or not ARTIFACT.exists() or not file_calls.COMPILER,
                                 reason="cleave-run is not built, or there is no C compiler")

@@ -11,8 +11,8 @@ import subprocess
 
 import pytest
 
-from test_cleave_run import TOOL, folder, metrics, pytestmark  # noqa: F401
-from test_cleave_run_ranks import FLAGS, TWO, needs_mpi, same_kernels  # noqa: F401
+from rank_runs import FLAGS, TWO, needs_mpi, same_kernels  # noqa: F401
+from run_support import TOOL, folder, metrics, pytestmark  # noqa: F401
 
 
 def run(*each, artifacts=(TWO, TWO)):

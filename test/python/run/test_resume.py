@@ -11,9 +11,8 @@ import tokenizers
 
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
-from test_cleave_run import (ARTIFACT, TOOL, folder, metrics, pytestmark, run,  # noqa: F401
-                             train)
-from test_cleave_run_ranks import losses, run as run_ranks
+from rank_runs import losses, run as run_ranks
+from run_support import ARTIFACT, TOOL, folder, metrics, pytestmark, run, train  # noqa: F401
 from training_support import gpt2, named_tokens
 
 

@@ -16,9 +16,9 @@ from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from file_calls import COMPILER
 from proofs import ALL
+from rank_runs import TWO
+from run_support import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
 from shrinking_file import environment
-from test_cleave_run import ARTIFACT, TOOL, folder, metrics, pytestmark, wait_until  # noqa: F401
-from test_cleave_run_ranks import TWO
 
 FLAGS = ("--data", "train.bin", "--lr", "0.1", "--steps")
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="there is no C compiler")

@@ -11,7 +11,7 @@ import pytest
 
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
-from test_cleave_run_ranks import needs_mpi, same_kernels  # noqa: F401
+from rank_runs import needs_mpi, same_kernels  # noqa: F401
 
 STEPS = 10
 

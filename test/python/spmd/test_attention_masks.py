@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret, run_tool, tool
+from recipe_runs import agree
 from native_layouts import agree_natively
-from test_recipes import agree
 from training_support import ALL
 from volumes_support import elements_sent
 

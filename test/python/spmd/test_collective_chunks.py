@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import cleave
+import expert_recipes  # noqa: F401 (its models)
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from proofs import ALL
+from recipe_runs import OPTIMIZERS, emit, random_inputs
 from step_runs import model
-import test_expert_recipes  # noqa: F401 (its models)
-from test_recipes import OPTIMIZERS, emit, random_inputs
 from training_support import compile_case, family, weights
 
 CASES = [

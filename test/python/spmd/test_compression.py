@@ -20,7 +20,7 @@ from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
 from proofs import ALL
-from test_recipes import OPTIMIZERS, agree, emit, family, random_inputs
+from recipe_runs import OPTIMIZERS, agree, emit, family, random_inputs
 from trace_support import text_in_double
 
 #: No dropout: PyTorch computes the same.

@@ -7,56 +7,20 @@ what finds its expert full, and `noisy` draws.
 """
 
 import json
-import math
 import re
 
 import pytest
 
 import cleave
 from cleave.testing.tools import ToolError, run_tool, tool
-from test_experts import Own, Switch, own, switch
-from test_recipes import BATCH, LENGTH, MAKERS, check, emit, family, traced_model
-from test_training_devices import check_devices
+from device_runs import check_devices
+from expert_models import own, switch
+from expert_recipes import CASES, MODELS, devices_of
+from recipe_runs import BATCH, LENGTH, check, emit, traced_model
 from training_support import ALL, compile_case
 from training_support import family as family_case
 
-MAKERS["mixtral"] = family("mixtral", attention_dropout=0.1)
-MAKERS["mixtral-balanced"] = family("mixtral", output_router_logits=True,
-                                    router_aux_loss_coef=0.5)
-MAKERS["switch"] = lambda: Switch(dropout_rate=0.1, router_jitter_noise=0.1)
-MAKERS["top1"] = lambda: Own(capacity=0.75, dropout=0.1)
-MAKERS["noisy"] = lambda: Own(choices=2, capacity=0, noisy=True)
-MAKERS["top2"] = lambda: Own(choices=2, capacity=0.75, dropout=0.1)
-
-#: Models of this file that the tests of pairs of recipes take in turn.
-MODELS = ["mixtral", "switch", "top1", "top2", "noisy"]
-
-CASES = [
-    ("ep=2", "expert"),
-    ("ep=4", "expert"),
-    ("dp=2,ep=2", "expert"),
-    ("ep=2,dp=2", "expert,zero1"),
-    ("dp=2,ep=2", "expert,zero2"),
-    ("dp=2,ep=4", "expert,zero3"),
-    ("dp=2,fsdp=2", "expert(fsdp),zero3(fsdp)"),
-    ("ep=2,tp=2", "expert,megatron"),
-    ("ep=2,tp=2", "megatron-sp,expert,zero1(ep)"),
-    ("dp=2,ep=2,tp=2", "expert,megatron,zero3"),
-    ("ep=2,cp=2", "expert,ulysses"),
-    # Over the ranks of another recipe, and of several.
-    ("tp=2", "megatron,expert(tp)"),
-    ("dp=2,tp=2", "megatron-sp,expert(tp),zero1"),
-    ("tp=2,dp=2", "megatron-sp,expert(tp),expert(dp),zero1"),
-    ("cp=2,dp=2", "ulysses,expert(cp),zero3"),
-    ("cp=2,tp=2", "context,megatron-sp,expert(tp),expert(cp)"),
-]
-
-
 EXPERTS, WIDTH, LAYERS = 4, 32, 2
-
-
-def devices_of(mesh):
-    return math.prod(int(axis.split("=")[1]) for axis in mesh.split(","))
 
 
 @pytest.mark.parametrize("mesh, recipes", CASES)

@@ -13,14 +13,12 @@ fault; at most 10 % are such.
 """
 
 import collections
-import json
-import subprocess
 
 import pytest
 
-from cleave.testing.tools import save_tensors, tool
-import test_expert_recipes  # noqa: F401 (its models)
-from test_recipes import BATCH, CASES, LENGTH, MODELS, OPTIMIZERS, emit, random_inputs
+import expert_recipes  # noqa: F401 (its models)
+from fault_draws import NUMBERS, draw
+from recipe_runs import BATCH, CASES, LENGTH, MODELS
 from training_support import ALL
 
 #: Meshes with an axis to take for another, and one with digits.
@@ -32,25 +30,6 @@ PROGRAMS = [("dp=2,tp=2", "megatron,zero1"), ("dp=2,tp=2", "megatron-sp,zero2"),
 #: are padded.
 MORE = [("dp=2,ep=2", "expert,zero1", "top1", (BATCH, LENGTH)),
         ("dp=2,tp=2", "megatron-sp,zero3", "gpt2", (7, 7, ("vocab_size", 97)))]
-NUMBERS = {"scale", "shard order"}
-
-
-def draw(folder, name, mesh, recipes, count, seed, sizes=(BATCH, LENGTH)):
-    """Runs `count` faults of one program; the tool's tallies."""
-    flags = [f"--mesh={mesh}", f"--recipe={recipes}", *OPTIMIZERS["sgd"]]
-    program = folder / f"{name}-{mesh}-{recipes}.mlir"
-    program.write_text(emit(folder, name, "local", *flags, sizes=sizes))
-    step = emit(folder, name, "step", *OPTIMIZERS["sgd"], sizes=sizes)
-    files = []
-    for i in range(3):
-        files.append(folder / f"{name}-{seed}-{i}.safetensors")
-        save_tensors(files[-1], random_inputs(step, seed=i))
-    run = subprocess.run(
-        [tool("cleave-fuzz"), f"--faults-of={program}", f"--count={count}",
-         f"--seed={seed}", f"--inputs={','.join(map(str, files))}", "--tolerance=1e-10"],
-        capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
 
 
 @pytest.fixture(scope="module")

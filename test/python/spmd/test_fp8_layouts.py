@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret
+from mixed_layouts import emit
+from recipe_runs import BATCH, LENGTH, OPTIMIZERS, random_inputs
 from native_layouts import agree_natively
-from test_mixed_layouts import emit, model_file
-from test_recipes import BATCH, LENGTH, OPTIMIZERS, random_inputs
 from training_support import ALL
 
 FLAGS = ["--precision=fp8", "--fp8-history=4"]

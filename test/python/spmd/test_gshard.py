@@ -11,7 +11,7 @@ import torch
 import cleave.models.__main__
 from cleave.models import Size, example_inputs, switch
 from cleave.testing.tools import run_tool, tool
-from test_recipes import LENGTH, MAKERS, check
+from recipe_runs import LENGTH, MAKERS, check
 from trace_support import check as check_trace
 from training_support import ALL
 

@@ -12,7 +12,7 @@ import pytest
 import cleave
 from cleave.testing.tools import interpret, optimize
 from memory_forms import SHAPES
-from test_summa import LOCAL, trained
+from summa_runs import LOCAL, trained
 from training_support import named_tokens
 
 Q = 4

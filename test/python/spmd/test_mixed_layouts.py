@@ -15,15 +15,16 @@ import functools
 import numpy as np
 import pytest
 
-from cleave.testing.tools import interpret, run_tool, tool
+from cleave.testing.tools import interpret
+from expert_recipes import CASES as EXPERT_CASES
+from expert_recipes import MODELS as EXPERT_MODELS
+from expert_recipes import devices_of
+from mixed_layouts import emit
+from native_pairs import sample as sample_of_pairs
+from pair_models import PAIRS, models_of
 from native_layouts import agree_natively
 from pipeline_cases import covering, sample
-from test_expert_recipes import CASES as EXPERT_CASES
-from test_expert_recipes import MODELS as EXPERT_MODELS
-from test_expert_recipes import devices_of
-from test_native_pairs import sample as sample_of_pairs
-from test_recipe_pairs import PAIRS, models_of
-from test_recipes import (BATCH, CASES, LENGTH, MODELS, OPTIMIZERS, random_inputs, traced_model)
+from recipe_runs import BATCH, CASES, LENGTH, MODELS, OPTIMIZERS, random_inputs
 from training_support import ALL
 
 KINDS = {
@@ -33,17 +34,6 @@ KINDS = {
     "fp16": ["--precision=fp16"],
     "bf16-rounded": ["--precision=bf16", "--activation-reduction=16bit", "--gradient-dtype=bf16"],
 }
-
-
-def model_file(folder, name, sizes=(BATCH, LENGTH)):
-    path = folder / f"mixed-{name}-{hash(sizes) & 0xffffffff:x}.mlir"
-    path.write_text(traced_model(name, *sizes).replace("f64>", "f32>"))
-    return path
-
-
-def emit(folder, name, phase, *flags, sizes):
-    return run_tool([tool("cleave-compile"), str(model_file(folder, name, sizes)),
-                     f"--emit={phase}", *flags])
 
 
 @functools.cache

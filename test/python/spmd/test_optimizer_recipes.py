@@ -10,7 +10,7 @@ import re
 import pytest
 
 from cleave.testing.tools import ToolError
-from test_recipes import OPTIMIZERS, check, emit
+from recipe_runs import OPTIMIZERS, check, emit
 
 RULES = {
     "lion": ["--optimizer=lion", "--weight-decay=0.1", "--clip=0.5"],

@@ -17,7 +17,7 @@ import cleave
 from cleave import P
 from cleave.compiler.shardings import entries
 from cleave.testing.tools import ToolError
-from test_recipes import check, emit
+from recipe_runs import check, emit
 
 #: A mesh, what is asked for, and the model.
 CASES = [

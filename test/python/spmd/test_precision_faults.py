@@ -13,7 +13,7 @@ import pytest
 
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import ToolError, run_tool, tool
-from test_recipes import OPTIMIZERS, agree, interpret, random_inputs
+from recipe_runs import OPTIMIZERS, agree, interpret, random_inputs
 from training_support import ALL
 
 PROGRAMS = [("gpt", "dp=2,tp=2", "megatron,zero1"), ("llama", "tp=2,dp=2", "megatron-sp,zero3"),

@@ -16,7 +16,7 @@ import torch
 from cleave.testing.tools import interpret, tool
 from cleave.trace import trace
 from proofs import ALL
-from test_recipes import OPTIMIZERS, agree, emit, random_inputs
+from recipe_runs import OPTIMIZERS, agree, emit, random_inputs
 
 MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 

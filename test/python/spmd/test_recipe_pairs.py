@@ -9,24 +9,11 @@ optimizers in turn; with ``CLEAVE_TEST_ALL=1`` every model, and larger meshes.
 import pytest
 
 from cleave.testing.tools import ToolError
-from recipe_pairs import RECIPES, folded_pairs, legal_pairs, refused_pairs, shared_pairs
-from test_expert_recipes import MODELS as EXPERT_MODELS
-from test_expert_recipes import devices_of
-from test_recipes import BATCH, LENGTH, MODELS, check, emit
+from expert_recipes import devices_of
+from pair_models import HEADS, PAIRS, models_of
+from recipe_pairs import RECIPES, refused_pairs
+from recipe_runs import BATCH, LENGTH, check, emit
 from training_support import ALL
-
-#: Eight heads, where there are four.
-HEADS = {"gpt2": ("n_head", 8), "bert": ("num_attention_heads", 8)}
-PAIRS = [*legal_pairs(), *shared_pairs(), *folded_pairs()]
-
-
-def models_of(pair, mesh):
-    """Those that a pair is for, in turn. Mixtral goes beside all."""
-    for name in EXPERT_MODELS if "expert" in pair.names else [*MODELS] + ["mixtral"] * ALL:
-        # LLaMA and Mixtral have two heads of keys and values here.
-        if not (name in ("llama", "mixtral") and pair.heads(mesh) > 2
-                or pair.heads(mesh) > 4 and name not in HEADS):
-            yield name
 
 
 def more(pair, what, mesh):

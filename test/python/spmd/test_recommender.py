@@ -19,8 +19,8 @@ import cleave
 from cleave.models import dlrm
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
+from recipe_runs import OPTIMIZERS, agree, random_inputs
 from native_layouts import agree_natively
-from test_recipes import OPTIMIZERS, agree, random_inputs
 from training_support import ALL, Case, assert_close, cleave_run, compile_case
 
 BATCH = 8

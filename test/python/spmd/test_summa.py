@@ -15,12 +15,10 @@ import transformers
 
 import cleave
 from cleave.testing.tools import ToolError, interpret, optimize
-from test_recipes import random_inputs
-from test_trace_families import build
-from training_support import assert_close, compile_case, family, gpt2, tokens
-
-LOCAL = ["--spmd-decompose-contraction", "--spmd-place", "--spmd-propagate", "--spmd-partition",
-         "--spmd-optimize-collectives", "--spmd-verify"]
+from family_models import build
+from recipe_runs import random_inputs
+from summa_runs import LOCAL, trained
+from training_support import assert_close, gpt2, tokens
 
 #: Samples, features in, features out.
 B, K, N = 16, 24, 32
@@ -175,17 +173,6 @@ def test_depth_sums_are_needed():
         optimize(broken, "--spmd-verify")
     with pytest.raises(ToolError, match="ranks disagree"):
         interpret(broken, operands(FORMS["AtB"]), entry="logits")
-
-
-def trained(name, mesh, plan, batch=8):
-    """What a device sends in a step, by kind, and the step."""
-    case = family(name, batch=batch)
-    step = compile_case(case, cleave.AdamW(lr=1e-3), mesh=mesh, plan=plan)
-    step(*case.batches[0])
-    counted = {}
-    for entry in step.communication():
-        counted[entry["kind"]] = counted.get(entry["kind"], 0) + entry["elements"]
-    return counted
 
 
 @pytest.mark.parametrize("depth, q", [(1, 2), (2, 2)])

@@ -10,11 +10,11 @@ import re
 import numpy as np
 import pytest
 
+import expert_recipes  # noqa: F401 (its models)
 from cleave.testing.tools import ToolError, interpret, optimize
-import test_expert_recipes  # noqa: F401 (its models)
+from head_models import head
+from recipe_runs import OPTIMIZERS, agree, check, emit, random_inputs, whole_run
 from native_layouts import agree_natively
-from test_recipes import (OPTIMIZERS, agree, check, emit, model_file, random_inputs, whole_run)
-from test_vocabulary import head
 from training_support import ALL, assert_close
 
 #: A mesh, recipes, the model, samples, places, changes of it, micro-batches.

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret, optimize
-from test_recipes import check
+from head_models import CLASSES, WIDTH, head
+from recipe_runs import check
 from training_support import ALL
 
 #: Shape of the rows, bias, label smoothing, ignored index, gradient, limits.
@@ -24,33 +25,6 @@ HEADS = [
     ((24,), False, 0.0, 3, False, "max-chunk-bytes=64 max-chunk-rows=3"),
     ((2, 2, 6), False, 0.2, -100, True, "max-chunk-bytes=8 max-chunk-rows=1"),
 ]
-CLASSES, WIDTH = 10, 3
-
-
-def head(rows, flat, bias, smoothing, ignored, gradient):
-    """A head on rows of a shape, which are one dimension to it if `flat`."""
-    count = int(np.prod(rows))
-    own = (count,) if flat else rows
-    dims = lambda shape: "".join(f"{n}x" for n in shape)
-    x, x1 = (f"tensor<{dims(shape)}{WIDTH}xf64>" for shape in (rows, own))
-    t, t1 = (f"tensor<{dims(shape)}xi64>".replace("xx", "x") for shape in (rows, own))
-    r1 = f"tensor<{dims(own)}f64>"
-    w, b = f"tensor<{CLASSES}x{WIDTH}xf64>", f"tensor<{CLASSES}xf64>"
-    operands = [x1, w] + [b] * bias + [t1] + [r1] * gradient
-    results = [r1] + ([x1, w] + [b] * bias if gradient else [])
-    named = ", ".join(f'{kind} {{graph.name = "r{i}"}}' for i, kind in enumerate(results))
-    role = 'graph.role = "input"'
-    return f"""
-func.func @train(%x: {x} {{graph.name = "x", {role}}}, %w: {w} {{graph.name = "w", graph.role = "parameter"}},
-    %b: {b} {{graph.name = "b", graph.role = "parameter"}}, %t: {t} {{graph.name = "t", {role}}},
-    %g: {r1} {{graph.name = "g", {role}}}) -> ({named}) {{
-  %x1 = graph.reshape %x : ({x}) -> {x1}
-  %t1 = graph.reshape %t : ({t}) -> {t1}
-  %h{f":{len(results)}" if len(results) > 1 else ""} = graph.head_loss %x1, %w {"bias %b" if bias else ""} targets %t1
-      {"gradient %g" if gradient else ""} {{label_smoothing = {smoothing} : f64, ignore_index = {ignored} : i64}}
-      : ({", ".join(operands)}) -> ({", ".join(results)})
-  return {", ".join(f"%h#{i}" for i in range(len(results))) if len(results) > 1 else "%h"} : {", ".join(results)}
-}}"""
 
 
 @pytest.mark.parametrize("flat", [False, True])

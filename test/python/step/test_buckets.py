@@ -17,7 +17,7 @@ from torch import nn
 
 import cleave
 from cleave.compiler.background import Background
-from test_trace_families import FAMILIES, build
+from family_models import FAMILIES, build
 from training_support import ALL, same_bits, snapshot, tokens
 
 SHAPES = [6, 10, 16]

@@ -13,16 +13,12 @@ from torch import nn
 import cleave
 import cleave.compiler.check
 import cleave.trace
+from check_support import as_for_users, broken, on_tanh, scaled  # noqa: F401
 from cleave.trace.registry import CONVERTERS, aten
+from random_draws import Drawing, check_draws
 from training_support import family, gpt2, named_tokens, net, token_loss, tokens
 
 X, Y = (torch.randn(8, 6, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-
-
-@pytest.fixture(autouse=True)
-def as_for_users(monkeypatch):
-    """Without what conftest.py sets for the other tests."""
-    monkeypatch.delenv("CLEAVE_CHECK")
 
 
 class Net(nn.Module):
@@ -42,28 +38,6 @@ class Net(nn.Module):
 def compile_net(module=None, **options):
     return cleave.compile(Net() if module is None else module, (X, Y), F.mse_loss, threads=1,
                           optimizer=cleave.SGD(lr=0.1), **options)
-
-
-def broken(monkeypatch, target, convert):
-    """Lets an operator be converted by `convert(c, original, *args)`."""
-    original = cleave.trace.registry.converter_for(target)
-
-    def replaced(c, *args, **kwargs):
-        return convert(c, lambda: original(c, *args, **kwargs), *args)
-
-    monkeypatch.setitem(CONVERTERS, target, replaced)
-
-
-def scaled(c, x, factor):
-    """x in value, with `factor` times its gradient."""
-    b = c.b
-    stopped = b.unary("stop_gradient", x)
-    moved = b.binary("sub", x, stopped)
-    return b.binary("add", stopped, b.binary("mul", moved, b.scalar(factor, x.dtype)))
-
-
-def on_tanh(factor):
-    return lambda c, original, x: scaled(c, original(), factor)
 
 
 def on_bias(factor):
@@ -310,26 +284,10 @@ DRAWS = {
 }
 
 
-class Drawing(nn.Module):
-    def __init__(self, draw):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.draw = nn.Linear(6, 6), draw
-
-    def forward(self, x):
-        return self.draw(self.a(x), x).pow(2).mean()
-
-
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_raise_no_alarm(name):
-    """The step draws other numbers each time, around the mean of eager code."""
-    module, x = Drawing(DRAWS[name]), torch.randn(32, 6, generator=torch.Generator().manual_seed(3))
-    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.0), check="on")
-    ours = torch.tensor([float(step(x)) for _ in range(40)])
-    with torch.no_grad():
-        theirs = torch.tensor([float(module(x)) for _ in range(40)])
-    spread = ((ours.var() + theirs.var()) / 40).sqrt()
-    assert ours.unique().numel() > 30 and abs(ours.mean() - theirs.mean()) < 5 * spread
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(3))
+    check_draws(Drawing(DRAWS[name]), x)
 
 
 def test_a_wrong_threshold_of_a_draw_is_found(monkeypatch):

@@ -12,9 +12,9 @@ from torch import nn
 
 import cleave
 import cleave.compiler.check
+from check_support import as_for_users, broken, on_tanh  # noqa: F401
 from cleave.compiler.shortened import with_few_layers, with_few_positions
 from cleave.trace.registry import aten
-from test_check import as_for_users, broken, on_tanh  # noqa: F401
 from training_support import gpt2, named_tokens
 
 X = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))

@@ -8,8 +8,8 @@ import torch
 
 import cleave
 from cleave.models import gpt
+from delayed_updates import AdamW, Line, Momentum, SAMPLES, Sgd, WIDTH, recurrence, samples
 from proofs import ALL
-from test_delayed_updates import (AdamW, Line, Momentum, SAMPLES, Sgd, WIDTH, recurrence, samples)
 from training_support import same_bits, snapshot
 
 START = {"weight": np.linspace(-1, 1, WIDTH), "bias": np.array([0.5])}

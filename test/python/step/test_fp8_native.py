@@ -9,8 +9,8 @@ import torch
 
 import cleave
 from cleave.testing.tools import interpret
+from mixed_precision import batch, compiled, losses, model
 from proofs import ALL
-from test_mixed_precision import batch, compiled, losses, model
 
 FP8 = dict(precision="fp8", fp8_history=4)
 

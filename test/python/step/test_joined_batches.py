@@ -13,6 +13,7 @@ from torch import nn
 
 import cleave
 from cleave.testing.tools import interpret, optimize
+from eager_support import train_beside
 from proofs import ALL
 
 SAMPLES, PLACES, WIDTH = 8, 4, 16
@@ -210,13 +211,7 @@ def check_training(form, **options):
     model = Joined(form)
     step = cleave.compile(model, batches()[0], optimizer=cleave.SGD(lr=0.3, momentum=0.9), threads=1,
                           **options)
-    eager = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-    for batch in batches():
-        loss = model(*batch)
-        eager.zero_grad()
-        loss.backward()
-        eager.step()
-        assert float(step(*batch)) == pytest.approx(loss.item(), rel=1e-4, abs=1e-6)
+    eager = train_beside(step, model, batches(), rel=1e-4, abs=1e-6)
     state = step.training_state()["optimizer"]
     for name, value in step.state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-3, atol=1e-5)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import cleave
+from mixed_precision import batch, compiled, losses, model
 from proofs import ALL
-from test_mixed_precision import batch, compiled, losses, model
 
 
 def fp16(own=None, **options):

@@ -8,8 +8,8 @@ Saved after skipped steps in fp16: scale, counts and moments are those of the ru
 import pytest
 
 import cleave
+from mixed_precision import compiled, losses, model
 from proofs import ALL
-from test_mixed_precision import compiled, losses, model
 from training_support import same_bits, snapshot
 
 LAYOUTS = [

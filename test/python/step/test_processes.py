@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import cleave
+from process_runs import SCRIPT, environment, equal, lines  # noqa: F401
 from proofs import ALL
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "process_script.py"
 ROOT = pathlib.Path(cleave.__file__).parents[2]
 BUILD = pathlib.Path(os.environ.get("CLEAVE_BUILD_DIR", ROOT / "build"))
 
@@ -30,19 +30,6 @@ def command(processes):
     return ["mpirun", "--oversubscribe", "-n", str(processes)] if processes else []
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    """What rounds otherwise is left out of it."""
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("CLEAVE_TUNING", "off")
-    monkeypatch.setenv("CLEAVE_CHECK", "off")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
-        [*filter(None, [os.environ.get("PYTHONPATH")]), str(SCRIPT.parent),
-         *map(str, (SCRIPT.parents[1] / name for name in ("trace", "step")))]))
-
-
 def start(form, folder, what="train", processes=0):
     return [*command(processes), sys.executable, str(SCRIPT), form, str(folder), what]
 
@@ -52,17 +39,6 @@ def run(*args, code=0, **keywords):
     text = result.stdout + result.stderr
     assert (result.returncode == 0) == (code == 0), text
     return text
-
-
-def lines(text):
-    """What each process printed, by its rank."""
-    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    return {entry.pop("rank"): entry for entry in found}
-
-
-def equal(one, other):
-    """Bit by bit; no value of these is NaN."""
-    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
 
 
 SIZES = {"zero1": 2, "pp": 2, "delayed": 2}

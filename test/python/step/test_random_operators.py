@@ -10,6 +10,7 @@ from torch import nn
 
 import cleave
 from cleave.trace import TraceError, UnsupportedError
+from random_draws import Drawing, check_draws
 
 #: Two layers with dropout between them.
 GRU, LSTM, TANH, RELU = (
@@ -74,16 +75,6 @@ WITHIN = ("_cudnn", "_lstm_mps", "miopen", "_triton", "_nested", "_fused", "_fil
           "_flash_attention", "_efficient_attention", "_scaled_dot_product")
 
 
-class Drawing(nn.Module):
-    def __init__(self, draw):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.draw = nn.Linear(6, 6), draw
-
-    def forward(self, x):
-        return self.draw(self.a(x), x).pow(2).mean()
-
-
 def tagged():
     """The names of the operators with torch's tag."""
     found = set()
@@ -105,15 +96,7 @@ def test_each_operator_of_the_tag_is_listed():
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_what_is_drawn_is_compiled(name):
-    """The check of compilation compares it with eager code on the same numbers. A step draws others
-    each time, around the mean of eager code."""
-    module, x = Drawing(DRAWN[name]), torch.randn(32, 6)
-    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.0), check="on")
-    ours = torch.tensor([float(step(x)) for _ in range(40)])
-    with torch.no_grad():
-        theirs = torch.tensor([float(module(x)) for _ in range(40)])
-    spread = ((ours.var() + theirs.var()) / 40).sqrt()
-    assert ours.unique().numel() > 30 and abs(ours.mean() - theirs.mean()) < 5 * spread
+    check_draws(Drawing(DRAWN[name]), torch.randn(32, 6))
 
 
 @pytest.mark.parametrize("name", REFUSED)

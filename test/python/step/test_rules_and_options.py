@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import cleave
+from adamw8bit_reference import Reference, dynamic_map
 from cleave.testing.tools import run_tool, tool
-from test_adamw8bit import Reference, dynamic_map
-from test_update_rules_native import LAMB, Lion
+from native_rules import LAMB, Lion
 
 STEPS = 3
 WIDTH = 64

@@ -11,7 +11,7 @@ import torch
 
 import cleave
 from cleave.testing.tools import run_tool, tool
-from test_experts import switch
+from expert_models import switch
 from training_support import Net, compile_case, family, net, same_bits, snapshot, token_loss, tokens
 
 OPTIMIZER = dict(lr=1e-2, max_grad_norm=1.0)

@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 import cleave
+from eager_support import train_beside
 from small_configs import config_of
 
 SAMPLES, TOKENS, WIDTH = 8, 6, 12
@@ -110,13 +111,7 @@ def test_written_samples(form, options):
     model = Written(form)
     step = cleave.compile(model, next(batches()), optimizer=cleave.SGD(lr=0.3, momentum=0.9),
                           **options)
-    eager = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-    for batch in batches():
-        loss = model(*batch)
-        eager.zero_grad()
-        loss.backward()
-        eager.step()
-        assert float(step(*batch)) == pytest.approx(loss.item(), rel=1e-5)
+    eager = train_beside(step, model, batches(), rel=1e-5)
     for name, value in step.state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-4, atol=1e-6)
         momentum = step.training_state()["optimizer"][name]["momentum_buffer"]

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import process_script
+from process_runs import SCRIPT, environment, equal, lines  # noqa: F401
 from proofs import ALL
-from test_processes import SCRIPT, environment, equal, lines  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

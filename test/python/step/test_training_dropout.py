@@ -15,18 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 import cleave
 from cleave import philox
-from test_training_devices import STEPS, check_devices, optimizer
-from training_support import (Case, assert_close, cleave_run, compile_case, family, gpt2,
-                              same_bits, snapshot, token_batches, tokens, torch_run)
+from device_runs import STEPS, check_devices, optimizer
+from dropout_models import dropping
+from training_support import (Case, assert_close, cleave_run, compile_case, family, same_bits,
+                              snapshot, tokens, torch_run)
 
-RATE = 0.1
 SEED = 1234567890123
-
-
-def dropping(**changes):
-    rates = dict(resid_pdrop=RATE, embd_pdrop=RATE, attn_pdrop=RATE)
-    return Case(lambda: gpt2(**{**rates, **changes}), token_batches(ignored=3),
-                key=("dropping", repr(changes)))
 
 
 def numbers_of(step):

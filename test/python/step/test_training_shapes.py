@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from buffer_state import same_state
 from proofs import ALL
-from test_written_buffers import same_state
 
 transformers = pytest.importorskip("transformers")
 

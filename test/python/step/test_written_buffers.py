@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 import cleave
+from buffer_state import same_state
 from cleave.testing.tools import interpret
 from cleave.trace import TraceError
 from proofs import ALL
@@ -91,18 +92,6 @@ def torch_step(module, optimizer, x, y, parts=1):
         total += loss.item()
     optimizer.step()
     return total
-
-
-def same_state(step, module, bound=2e-5):
-    """Parameters and buffers of both are alike, and have the same names and types."""
-    found, expected = step.state_dict(), module.state_dict()
-    assert list(found) == list(expected)
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype and found[name].shape == value.shape, name
-        if value.is_floating_point():
-            torch.testing.assert_close(found[name], value, rtol=bound, atol=bound, msg=lambda m: f"{name}: {m}")
-        else:
-            assert torch.equal(found[name], value), name
 
 
 def train(module, data, parts=1, **settings):

@@ -66,3 +66,15 @@ def nothing_is_left():
     changed = [i for i, (a, b) in enumerate(zip(before, process_state())) if a != b]
     assert not changed, f"a trace has changed entries {changed} of the state of the process"
     (torch.ones(2) * nn.Parameter(torch.ones(2))).sum().backward()
+
+
+def train_beside(step, model, batches, lr=0.3, momentum=0.9, **close):
+    """Trains `model` as `step` is trained, by SGD, and compares the losses; returns the optimizer."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    for batch in batches:
+        loss = model(*batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert float(step(*batch)) == pytest.approx(loss.item(), **close)
+    return optimizer

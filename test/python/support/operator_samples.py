@@ -13,6 +13,7 @@ import types
 import unittest
 from typing import Any, Callable
 
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
@@ -65,6 +66,15 @@ def database():
                 and op.name.split(".")[0] not in NAMESPACES and name not in LEFT_OUT):
             found[name] = op
     return found
+
+
+@pytest.fixture(scope="module")
+def operators():
+    """The database, whose operators run in one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield database()
+    torch.set_num_threads(threads)
 
 
 @dataclasses.dataclass

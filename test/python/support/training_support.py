@@ -19,8 +19,8 @@ from torch import nn
 
 import cleave
 import cleave.trace
+from family_models import FAMILIES, build
 from proofs import ALL
-from test_trace_families import FAMILIES, build
 from trace_support import AllDouble
 
 GPT2 = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=96, n_positions=32,

@@ -16,7 +16,7 @@ from fractions import Fraction
 import cleave
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
-from test_trace_families import FAMILIES, build
+from family_models import FAMILIES, build
 from training_support import Case, compile_case, named_tokens, token_batches
 
 #: Samples, positions, width, heads, their size, layers, experts.

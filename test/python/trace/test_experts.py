@@ -3,7 +3,6 @@
 """Mixtures of experts: routing by itself, and models of the transformers library."""
 
 import re
-import types
 
 import pytest
 import torch
@@ -16,58 +15,11 @@ from cleave import moe
 
 transformers = pytest.importorskip("transformers")
 
-from test_trace_families import build  # noqa: E402
-from test_training_equality import check_equality  # noqa: E402
+from equality_support import check_equality  # noqa: E402
+from expert_models import Switch, own, switch  # noqa: E402
+from family_models import build  # noqa: E402
 from trace_support import check, count  # noqa: E402
-from training_support import Case, compile_case, family, token_batches  # noqa: E402
-
-SWITCH = dict(vocab_size=96, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=2,
-              num_heads=4, num_experts=4, expert_capacity=3, num_sparse_encoder_layers=1,
-              num_sparse_decoder_layers=1, decoder_start_token_id=0, pad_token_id=0,
-              dropout_rate=0.0, router_jitter_noise=0.0)
-
-
-class Switch(torch.nn.Module):
-    """A Switch Transformer, which needs masks, of ids and labels."""
-
-    def __init__(self, **settings):
-        super().__init__()
-        self.model = build("SwitchTransformersForConditionalGeneration",
-                           "SwitchTransformersConfig", **{**SWITCH, **settings})
-        self.config = self.model.config
-
-    def forward(self, input_ids, labels, use_cache=False):
-        ones = torch.ones_like(input_ids)
-        return self.model(input_ids=input_ids, attention_mask=ones, decoder_attention_mask=ones,
-                          labels=labels, use_cache=use_cache)
-
-
-def switch(batch=4, **settings):
-    return Case(lambda: Switch(**settings).train(), token_batches(batch=batch),
-                key=("switch", repr(settings)))
-
-
-class Own(torch.nn.Module):
-    """A decoder of this package with experts."""
-
-    def __init__(self, **settings):
-        super().__init__()
-        torch.manual_seed(0)
-        self.model = cleave.models.switch(hidden=32, heads=4, layers=2, seq=8, vocab=96, ffn=64,
-                                          experts=4, balance=0.1, **settings)
-        self.config = types.SimpleNamespace()
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-
-    def forward(self, input_ids, labels):
-        loss, logits = self.model(input_ids, labels)
-        return types.SimpleNamespace(loss=loss, logits=logits)
-
-
-def own(batch=4, **settings):
-    return Case(lambda: Own(**settings).train(), token_batches(batch=batch),
-                key=("own", repr(settings)))
+from training_support import compile_case, family, token_batches  # noqa: E402
 
 
 # Routing ----------------------------------------------------------------------------

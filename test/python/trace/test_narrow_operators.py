@@ -11,12 +11,12 @@ beyond, each listed with the reason. With ``CLEAVE_TEST_ALL=1`` all operators ar
 import random
 
 import pytest
-import torch
 
 import ledger
 import operator_samples
 from operator_checks import trace_all
 from operator_narrow import TYPES, compiled, fitting, rounded
+from operator_samples import operators  # noqa: F401
 from proofs import ALL
 
 PARTS = 24 if ALL else 1
@@ -37,14 +37,6 @@ BEYOND = {
 BEYOND_TYPED = {("corrcoef#0", "bf16"): BEYOND["corrcoef#0", "bf16"]}
 #: When all operators are compared each judge has as many cases or more; at most 2 % are listed.
 CASES = {"autocast": 893, "type": 892}
-
-
-@pytest.fixture(scope="module")
-def operators():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield operator_samples.database()
-    torch.set_num_threads(threads)
 
 
 def drawn(operators, part):

@@ -12,28 +12,20 @@ each operator, and those at edges, as native code.
 import random
 
 import pytest
-import torch
 
 import ledger
 import operator_samples
 import operator_table
 from converter_support import recorded
 from operator_checks import accepted, expect, interpreted, trace, trace_all
-
+from operator_samples import operators  # noqa: F401
 from proofs import ALL
+
 #: Parts that run one by one, so that several processes share them.
 PARTS = 24 if ALL else 4
 SEED = 20
 #: Samples of one module.
 TOGETHER = 60
-
-
-@pytest.fixture(scope="module")
-def operators():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield operator_samples.database()
-    torch.set_num_threads(threads)
 
 
 def part_of(operators, part):

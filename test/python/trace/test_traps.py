@@ -27,11 +27,11 @@ import numpy as np
 import pytest
 import torch
 
+import ring_models
 from cleave.testing.tools import interpret, optimize
-import test_ring
-from test_expert_recipes import MAKERS, MODELS  # noqa: F401 (its models)
-from test_experts import Own
-from test_recipes import OPTIMIZERS, agree, check, emit, family, random_inputs, whole_run
+from expert_models import Own
+from expert_recipes import MAKERS, MODELS  # noqa: F401 (its models)
+from recipe_runs import OPTIMIZERS, agree, check, emit, family, random_inputs, whole_run
 from training_support import ALL
 
 
@@ -132,12 +132,12 @@ def test_masks_are_those_of_one_device(length, x, heads, rows):
     """What Megatron, its sequence parallelism and context put in parts: features,
     the sequence; heads and queries of attention. Every element is dropped or kept
     as on one device."""
-    text = test_ring.model(length)
+    text = ring_models.model(length)
     placed = sharded(text, x=x, q=("dp" if x[0] else "", rows, heads, ""))
     local = optimize(placed, "--spmd-place", "--spmd-propagate", "--spmd-partition",
                      "--spmd-optimize-collectives", "--spmd-verify")
-    own, _ = interpret(local, test_ring.inputs(length), entry="logits")
-    whole, _ = interpret(text, test_ring.inputs(length), entry="logits")
+    own, _ = interpret(local, ring_models.inputs(length), entry="logits")
+    whole, _ = interpret(text, ring_models.inputs(length), entry="logits")
     dropped = re.search(r"graph\.dropout .*-> tensor<([\dx]+)xf64>", local).group(1)
     attended = re.search(r"graph\.attention .*\n?.*-> \(tensor<([\dx]+)xf64>", local).group(1)
     parts = [int(n) for n in dropped.split("x") + attended.split("x")]
