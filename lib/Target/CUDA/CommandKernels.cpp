@@ -147,7 +147,7 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
       return;
     if (text.empty())
       text = StringRef(textKernelArguments)
-                 .split("KERNELARGUMENTS_H\n#define CLEAVE_RUNTIME_CUDA_"
+                 .split("KERNELARGUMENTS_H\n#define CLEAVE_EXECUTABLE_CUDA_"
                         "KERNELARGUMENTS_H\n")
                  .second.split("/// For each class")
                  .first;
