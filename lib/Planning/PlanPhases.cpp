@@ -6,18 +6,53 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/PlanPhases.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Planning/ChooseRecompute.h"
 #include "cleave/Planning/PredictStep.h"
 #include "mlir/IR/Verifier.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace cleave;
+
+/// Sizes of tensors are products in 64 bits: of larger ones they are wrong.
+static LogicalResult checkSizes(ModuleOp module) {
+  constexpr int64_t most = int64_t(1) << 56;
+  auto fits = [&](Type type) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    if (!tensor || !tensor.hasStaticShape())
+      return true;
+    int64_t count = 1;
+    for (int64_t size : tensor.getShape())
+      if (llvm::MulOverflow(count, size, count) || count > most)
+        return false;
+    return true;
+  };
+  auto refuse = [&](Location loc, Type type) {
+    return emitError(loc) << type << " has more than 2^56 elements, which no "
+                          << "machine holds";
+  };
+  WalkResult walked = module.walk([&](Operation *op) -> WalkResult {
+    for (Region &region : op->getRegions())
+      for (Block &block : region)
+        for (BlockArgument argument : block.getArguments())
+          if (!fits(argument.getType()))
+            return refuse(argument.getLoc(), argument.getType());
+    for (OpResult result : op->getResults())
+      if (!fits(result.getType()))
+        return refuse(op->getLoc(), result.getType());
+    return WalkResult::advance();
+  });
+  return failure(walked.wasInterrupted());
+}
 
 LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
                   const std::function<void(Phase, ModuleOp)> &after) {
   if (auto mistake = checkOptions(options))
     return emitError(module.getLoc()) << mistake->str(Entrance::CommandLine);
+  if (failed(checkSizes(module)))
+    return failure();
   CompileOptions own = options;
   settleTarget(own);
   RecomputePlan plan;
@@ -26,7 +61,8 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
     if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
-      FailureOr<RecomputePlan> chosen = chooseRecompute(module, own, runOnePhase);
+      FailureOr<RecomputePlan> chosen =
+          chooseRecompute(module, own, runOnePhase);
       if (failed(chosen))
         return failure();
       plan = std::move(*chosen);

@@ -65,21 +65,41 @@ ContractionTuner::ContractionTuner(std::string path, bool measure)
   if (!llvm::sys::fs::exists(file))
     return;
   auto buffer = readFile(file);
-  if (!buffer) {
-    llvm::consumeError(buffer.takeError()); // as a damaged one
+  if (buffer && (*buffer)->getBufferSize() == 0)
     return;
-  }
-  // A damaged file is ignored: the next `save` replaces it.
-  llvm::Expected<llvm::json::Value> value = parseJson((*buffer)->getBuffer());
+  if (buffer && readTable((*buffer)->getBuffer()))
+    return;
+  if (!buffer)
+    llvm::consumeError(buffer.takeError()); // as one of something else
+  // Only what was written here is replaced.
+  llvm::errs() << "warning: " << file
+               << " is not a file of measured contractions: it is left as it "
+                  "is, and what is measured is not kept (CLEAVE_TUNING names "
+                  "another)\n";
+  file.clear();
+}
+
+bool ContractionTuner::readTable(llvm::StringRef text) {
+  llvm::Expected<llvm::json::Value> value = parseJson(text);
   if (!value) {
     llvm::consumeError(value.takeError());
-    return;
+    return false;
   }
-  if (const llvm::json::Object *object = value->getAsObject())
-    for (const auto &[key, method] : *object)
-      if (auto name = method.getAsString())
-        if (auto known = measuredMethod(*name))
-          table[key.str()] = *known;
+  const llvm::json::Object *object = value->getAsObject();
+  if (!object)
+    return false;
+  std::map<std::string, ContractionMethod> read;
+  for (const auto &[key, method] : *object) {
+    auto name = method.getAsString();
+    if (!name || !llvm::StringRef(key).contains(" dnnl"))
+      return false;
+    // Another version may have had other methods.
+    if (auto known = measuredMethod(*name))
+      read[key.str()] = *known;
+  }
+  for (const auto &[key, method] : read)
+    table[key] = method;
+  return true;
 }
 
 ContractionTuner ContractionTuner::fromEnvironment() {

@@ -6,7 +6,9 @@ Sets of options are drawn from the compiler's own table, valid and invalid ones,
 `cleave-compile` as flags and to the Python module as JSON. ``CLEAVE_TEST_ALL=1`` draws 1,000.
 """
 
+import importlib.util
 import json
+import pathlib
 import random
 import re
 import subprocess
@@ -18,6 +20,7 @@ from proofs import ALL
 from cleave.testing.tools import tool
 
 SETS = 1000 if ALL else 24
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 TABLE = json.loads(_cleave.option_table())
 #: They name files, of which each entrance says its own way that they do not exist.
 FILES = {"schedule_file", "measured_costs"}
@@ -110,3 +113,11 @@ def test_each_option_says_what_it_is():
         assert "{" not in row["help"] or all(
             name in {other["name"] for other in TABLE}
             for name in re.findall(r"\{(.*?)\}", row["help"])), row["name"]
+
+
+def test_the_page_is_of_the_table():
+    """docs/Options.md, which `make docs` writes."""
+    spec = importlib.util.spec_from_file_location("write_options", ROOT / "scripts" / "write_options.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "Options.md").read_text() == module.page()

@@ -8,6 +8,7 @@
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "Runtime/CPU/LibraryMemory.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "gtest/gtest.h"
 
 #include <bit>
@@ -260,6 +261,34 @@ TEST(ContractionTuner, RemembersInAFile) {
   ContractionTuner off("", false);
   EXPECT_EQ(choose(off), ContractionMethod::Sgemm);
   llvm::sys::fs::remove(path);
+}
+
+TEST(ContractionTuner, LeavesFilesOfOthers) {
+  for (const char *text : {"notes, not JSON", "[1, 2]", "{\"lr\": 0.1}",
+                           "{\"model\": \"gpt2\"}"}) {
+    llvm::SmallString<128> path;
+    int descriptor;
+    ASSERT_FALSE(
+        llvm::sys::fs::createTemporaryFile("tuning", "json", descriptor, path));
+    {
+      llvm::raw_fd_ostream file(descriptor, /*shouldClose=*/true);
+      file << text;
+    }
+    ThreadTeam team(1);
+    ContractCommand c;
+    c.m = c.n = c.k = 32;
+    c.lda = c.ldb = c.ldc = 32;
+    std::vector<float> a(1024), b(1024), out(1024);
+    ContractionTuner tuner(path.str().str(), true);
+    tuner.choose(c, reinterpret_cast<char *>(a.data()),
+                 reinterpret_cast<char *>(b.data()),
+                 reinterpret_cast<char *>(out.data()), team);
+    tuner.save();
+    auto after = llvm::MemoryBuffer::getFile(path);
+    ASSERT_TRUE(after);
+    EXPECT_EQ((*after)->getBuffer(), text);
+    llvm::sys::fs::remove(path);
+  }
 }
 
 } // namespace

@@ -81,7 +81,8 @@ private:
 /// kept in a file, so that later runs on this machine compute the same bits.
 class ContractionTuner {
 public:
-  /// `file` may be empty: then measurements are kept in this process only.
+  /// `file` may be empty: then measurements are kept in this process only, as
+  /// they are, with a warning, where it is a file of something else.
   /// Without `measure`, shapes that are in neither table nor file use sgemm.
   ContractionTuner(std::string file, bool measure);
 
@@ -107,6 +108,9 @@ public:
   void save();
 
 private:
+  /// Reads what `save` wrote. Returns false for any other text.
+  bool readTable(llvm::StringRef text);
+
   std::string file;
   bool measure;
   bool changed = false;
