@@ -316,7 +316,8 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   Random chunks(graph.seed ^ 0xc4c4);
   options.collectiveChunks =
       choose(chunks, {int64_t(1), int64_t(2), int64_t(4)});
-  options.collectiveChunkBytes = chunks.chance(0.7) ? 1 : 64;
+  if (options.collectiveChunks > 1)
+    options.collectiveChunkBytes = chunks.chance(0.7) ? 1 : 64;
   for (int64_t i = 0; i < 2 && !parameters.empty() && rng.chance(0.4); ++i) {
     ParameterOptions &own = result.parameters[rng.pick(parameters)];
     if (rng.chance(0.5))

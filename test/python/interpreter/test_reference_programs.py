@@ -52,7 +52,7 @@ def test_program(schedule):
 @pytest.mark.parametrize(
     "schedule, message",
     [
-        ("F0 B1 F1 B0 F2 B2 U", "B1 reads operand 0, saved by part 'F', before that has run"),
+        ("F0 B1 F1 B0 F2 B2 U", "B1 reads operand 0 .*, saved by part 'F', before that has run"),
         ("F0 B0 F1 B1 U F2 B2", "reads a result of part 'B' before it is complete"),
         ("F0 B0 F0 B0 F2 B2 U", "F0 runs twice"),
         ("F0 B0 F1 B1 F3 B2 U", "F3 names a micro-batch that does not exist"),
@@ -97,7 +97,7 @@ def test_shards_of_two_axes():
 def test_a_partial_value_that_leaves_is_seen():
     """Summed over the wrong axis, ranks hold different values of one element."""
     x = np.random.default_rng(0).standard_normal((6, 4))
-    with pytest.raises(ToolError, match="ranks disagree on result 0, 'sum'"):
+    with pytest.raises(ToolError, match='ranks disagree on result "sum"'):
         interpret(LOCAL.replace("AXES", '"y"'), {"x": x})
 
 
