@@ -202,7 +202,7 @@ def test_integer_division_by_zero():
 def test_inputs_that_do_not_fit():
     module = IDENTITY.replace("{T}", "f32")
     fails(module, {}, "no input is named 'x': input \"x\" of 'loss' needs it")
-    fails(module, {"x": np.zeros(5)}, "input 'x' has type 'tensor<5xf64>', but argument 0")
+    fails(module, {"x": np.zeros(5)}, "input 'x' has type 'tensor<5xf64>', but input \"x\" of 'loss'")
     fails(module, {"x": np.zeros(4, np.int64)}, "input 'x' has elements of type 'i64'")
     fails(module, {"x": np.zeros(4)}, "has no entry 'nothing'", entry="nothing")
     narrow = GATHER.replace("3xi64", "3xi8")
