@@ -10,6 +10,7 @@
 A step is AdamW with clipping by the norm, dropout 0. The size is a case of cases.json, as JSON."""
 
 import argparse
+import functools
 import json
 import math
 import statistics
@@ -265,7 +266,7 @@ def measure_rates(_):
     size, side = (2 << 30, 8192) if DEVICE == "cuda" else (16 << 20, 256)
     source = torch.randint(256, (size,), dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)
-    copied = 2 * size / median_seconds(lambda: target.copy_(source))
+    copied = 2 * size / median_seconds(functools.partial(target.copy_, source))
     del source, target
     a, b = (torch.randn(side, side, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     c = torch.empty_like(a)

@@ -26,7 +26,7 @@ import sys
 import types
 
 from . import moved
-from .version import __version__
+from .version import __version__  # noqa: F401
 
 #: The submodule of each public name.
 _LAZY = {

@@ -8,7 +8,6 @@ import glob
 import io
 import json
 import os
-import pathlib
 import random
 import re
 import struct

@@ -102,7 +102,6 @@ class Checkpoints:
         Raises:
             OSError: it cannot be written.
         """
-        from ..trace.weights import check_writable
 
         path = path_of("path", path)
         lead(self._processes, "save the artifact", lambda: self._write_artifact(path))

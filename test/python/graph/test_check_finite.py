@@ -7,8 +7,6 @@ one stage, of one micro-batch, of one element of a tensor that devices hold in p
 of a table alone, or a sum of finite gradients that overflows.
 """
 
-import json
-import re
 
 import pytest
 import torch

@@ -390,7 +390,7 @@ def test_choices_are_made_once_and_kept(tmp_path, monkeypatch):
     """The first rank measures for all; a checkpoint keeps its choices, which a run that goes on
     takes over. On another kind of GPU it measures again."""
     monkeypatch.delenv("CLEAVE_TUNING")
-    record, log = tmp_path / "record", tmp_path / "log"
+    record = tmp_path / "record"
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(record))
     device = compile_both(model("gpt", tmp_path), tmp_path, *plain("bf16", "zero2"))[1]
     data = tmp_path / "tokens.bin"

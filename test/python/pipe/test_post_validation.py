@@ -8,12 +8,11 @@ them, so that updates stand, are made again, and are taken back.
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
 import cleave
-from cleave.testing.tools import ToolError, interpret, run_tool, tool
+from cleave.testing.tools import ToolError, interpret
 from recipe_runs import emit, random_inputs
 from training_support import (ALL, compile_case, family, gpt2, named_tokens, same_bits, snapshot,
                               token_batches)

@@ -14,7 +14,6 @@ import sys
 import numpy
 import pytest
 
-import cleave
 from cleave.testing.tools import run_tool, tool
 from offload_runs import batches, compiled
 from training_support import same_bits, snapshot

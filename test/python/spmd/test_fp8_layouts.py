@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret
-from mixed_layouts import emit
+from mixed_layouts import emit, model_file
 from recipe_runs import BATCH, LENGTH, OPTIMIZERS, random_inputs
 from native_layouts import agree_natively
 from training_support import ALL

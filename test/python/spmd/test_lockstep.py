@@ -74,7 +74,7 @@ def received(text):
         for value, received in parts.items():
             most = max(sum(begin <= at <= last[part] for part, begin in received)
                        for _, at in received)
-            found[name, *value] = (len(received), most)
+            found[(name, *value)] = (len(received), most)
     return found
 
 

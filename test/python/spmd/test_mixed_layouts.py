@@ -19,7 +19,7 @@ from cleave.testing.tools import interpret
 from expert_recipes import CASES as EXPERT_CASES
 from expert_recipes import MODELS as EXPERT_MODELS
 from expert_recipes import devices_of
-from mixed_layouts import emit
+from mixed_layouts import emit, model_file
 from native_pairs import sample as sample_of_pairs
 from pair_models import PAIRS, models_of
 from native_layouts import agree_natively

@@ -6,7 +6,6 @@ The split step equals that of one device: by the interpreter in f64 (1e-10), and
 natively through `cleave.compile`.
 """
 
-import json
 
 import numpy as np
 import pytest

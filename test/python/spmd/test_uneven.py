@@ -13,7 +13,7 @@ import pytest
 import expert_recipes  # noqa: F401 (its models)
 from cleave.testing.tools import ToolError, interpret, optimize
 from head_models import head
-from recipe_runs import OPTIMIZERS, agree, check, emit, random_inputs, whole_run
+from recipe_runs import OPTIMIZERS, agree, check, emit, model_file, random_inputs, whole_run
 from native_layouts import agree_natively
 from training_support import ALL, assert_close
 

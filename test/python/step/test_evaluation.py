@@ -4,7 +4,6 @@
 batch, or each micro-batch of it, ignores."""
 
 import json
-import os
 import subprocess
 import sys
 

@@ -10,7 +10,6 @@ weights rounded and masked by hand. Which weights those are is known of the mode
 import random
 import re
 
-import numpy as np
 import pytest
 import torch
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import cleave
 from training_support import (Case, cleave_run, compile_case, family, gpt2, net, same_bits,
-                              snapshot, token_batches, token_loss, tokens, torch_run, weights)
+                              snapshot, token_batches, token_loss, torch_run, weights)
 
 
 def hand_case(**settings):

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from reference_rules import Numpy, Several, Torch, adafactor, lamb, lion
+from reference_rules import Several, Torch, adafactor, lamb, lion
 
 
 def _adamw(lr=1e-3, eps=1e-5):

@@ -104,13 +104,13 @@ def not_looked_at(text):
 def thrown_away(text, names):
     """Lines at which the result of such a function, or an error, has no reader."""
     call = rf"(?:\w+(?:\(\))?(?:->|\.|::))*(?:{'|'.join(map(re.escape, sorted(names))) or '(?!)'})\("
-    known = rf"(?:llvm::)?(?:joinErrors|toString|makeError|createStringError|createFileError|errorCodeToError)\("
+    known = r"(?:llvm::)?(?:joinErrors|toString|makeError|createStringError|createFileError|errorCodeToError)\("
     faults = [
         rf"^(?:else |do )?(?:{call}|{known}).*;$",
         rf"^(?:if|while|for) \(.*\) (?:{call}|{known})[^=]*;$",
         rf"\(void\) ?!?(?:{call}|{known})",
         rf"static_cast<void>\( ?(?:{call}|{known})",
-        rf"std::ignore = ",
+        r"std::ignore = ",
         rf"\[\[maybe_unused\]\] {TYPE} ",
         rf"(?:\b(?:if|while) \(|&& |\|\| )!? ?{call}",
         rf"\b(?:bool|assert)\(!? ?{call}",
@@ -125,7 +125,7 @@ def thrown_away(text, names):
         r"handle(?:All)?Errors\(.*\[[^\]]*\]\([^)]*\) ?\{ ?$",
         r"logAllUnhandledErrors\(.*nulls\(\)",
         r"catch \(\.\.\.\) ?\{ ?$",
-        rf"^auto &?&?(?:unused|ignored|_) = ",
+        r"^auto &?&?(?:unused|ignored|_) = ",
     ]
     pattern = [re.compile(fault) for fault in faults]
     for line, _, statement in statements(text):

@@ -9,7 +9,7 @@ import functools
 import inspect
 import json
 import pathlib
-from typing import Any, Callable, Hashable
+from typing import Callable, Hashable
 from unittest import mock
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import nn
 import cleave
 import cleave.trace
 from family_models import FAMILIES, build
-from proofs import ALL
+from proofs import ALL  # noqa: F401 (tests import it from here)
 from trace_support import AllDouble
 
 GPT2 = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=96, n_positions=32,

@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from cleave.trace import trace

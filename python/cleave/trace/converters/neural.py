@@ -10,7 +10,7 @@ import torch
 
 from ..attention import build_attention
 from .reduction import mean_of, reduced
-from ..ir import TORCH_DTYPES, TensorType, broadcast_shapes
+from ..ir import TORCH_DTYPES, broadcast_shapes
 from ..randomness import Randomness
 from ..registry import Unsupported, aten, converts
 

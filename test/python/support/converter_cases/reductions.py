@@ -5,7 +5,7 @@
 import torch
 import torch.nn.functional as F
 
-from converter_cases.registry import case, edges, inf, nan, normal, numbers
+from converter_cases.registry import case, inf, nan, normal, numbers
 
 aten = torch.ops.aten
 
