@@ -14,13 +14,6 @@
 using namespace cleave;
 using llvm::StringRef;
 
-/// `check` of a text that is not empty.
-static auto unlessEmpty(std::string (*check)(StringRef)) {
-  return [check](StringRef text) {
-    return text.empty() ? std::string() : check(text);
-  };
-}
-
 void cleave::declareLossy(OptionTable &table) {
   table.text("compress", &PhaseOptions::compress)
       .form("compressor[,setting=x]")
@@ -30,7 +23,7 @@ void cleave::declareLossy(OptionTable &table) {
             "1905.13727), topk,density=0.01 (the largest elements), "
             "threshold,keep=0.005, int8 or 1bit (codes). The rest is added in "
             "the next step (error feedback), and is state of the optimizer")
-      .valid(unlessEmpty(spmd::compressionProblem))
+      .valid(spmd::compressionProblem)
       .refused(cleave::compressionProblem);
   table.text("compress-over", &PhaseOptions::compressOver)
       .form("axis")
@@ -62,14 +55,14 @@ void cleave::declareLossy(OptionTable &table) {
             "or 0.9,cubic,steps=1000 (the share grows over these steps). Those "
             "of least magnitude are chosen, until the step that steps= says (1 "
             "without cubic), and fixed then")
-      .valid(unlessEmpty(graph::pruningProblem));
+      .valid(graph::pruningProblem);
   table.text("quantize", &PhaseOptions::quantize)
       .form("int8")
       .drawn({"int8", "int3"})
       .says("Train for weights of 8 bits: contractions read weights rounded to "
             "int8 with a scale for each output channel, and gradients are "
             "those of the rounded weights")
-      .valid(unlessEmpty(graph::quantizationProblem))
+      .valid(graph::quantizationProblem)
       .refused([](const CompileOptions &options) -> std::string {
         return options.phases.precision == "fp8"
                    ? ": quantized weights are read in f32 or 16 bits, and "
@@ -84,6 +77,6 @@ void cleave::declareLossy(OptionTable &table) {
             "1,embed*=0. Gradients that wait are state. With reduce=next ranks "
             "add them up in the step after their own, whose computation hides "
             "the time of it")
-      .valid(unlessEmpty(graph::updateDelayProblem))
+      .valid(graph::updateDelayProblem)
       .refused(cleave::updateDelayProblem);
 }

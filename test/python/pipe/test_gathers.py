@@ -190,9 +190,9 @@ def test_bad_arguments():
     case = family("gpt2")
     with pytest.raises(ValueError, match="pipe_gather is 'twice'"):
         compile_case(case, sgd(), pipe_gather="twice")
-    with pytest.raises(cleave.CompileError, match="pipe-gather: an asynchronous schedule"):
+    with pytest.raises(cleave.CompileError, match="pipe_gather: an asynchronous schedule"):
         compile_case(case, cleave.SGD(lr=0.1), mesh={"pp": 2}, micro_batches=2,
-                     schedule="pipedream", pipe_gather="once")
+                     schedule="pipedream", pipe_gather="once", check_finite=False)
 
 
 # ---------------------------------------------------------------- what is told

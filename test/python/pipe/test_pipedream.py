@@ -205,8 +205,8 @@ def test_faults_by_hand(tmp_path, text, flags, message):
 @pytest.mark.parametrize("name, mesh, flags, message", [
     ("llama", "pp=2", ["--clip=1.0"], "clipping to a norm waits for the gradients"),
     ("llama", "pp=2", ["--check-finite=on"], "before it is known whether all gradients are finite"),
-    ("llama", "dp=2", [], 'give the mesh an axis "pp"'),
-    ("llama", "pp=2", ["--schedule=1f1b", "--max-staleness=1"], "updates are behind all"),
+    ("llama", "dp=2", [], 'give --mesh an axis "pp"'),
+    ("llama", "pp=2", ["--schedule=1f1b", "--max-staleness=1"], "updates are after all"),
     ("llama", "pp=2", ["--max-staleness=-1"], "--max-staleness must not be negative"),
 ])
 def test_what_contradicts_it(tmp_path, name, mesh, flags, message):

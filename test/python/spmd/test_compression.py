@@ -504,7 +504,7 @@ def test_what_is_refused(tmp_path, mesh, recipes, compress, message):
      "compressed gradients depend on the number of ranks: they cannot be deterministic for every "
      "number of them"),
     (["--compress="], "--compress: unknown compression ''; there are powersgd"),
-    (["--compress-over=dp"], "--compress-over needs --compress"),
+    (["--compress-over=node"], "--compress-over needs --compress"),
     (["--compress=int8", "--compress-over="], 'the mesh has no axis ""'),
 ], ids=lambda x: x[-1] if isinstance(x, list) else "")
 def test_what_it_does_not_go_with(tmp_path, flags, message):

@@ -157,7 +157,7 @@ COMPILE_FLAGS = {
     "--explain=full --emit=step": "--explain is of an artifact",
     "--opimizer sgd": "unknown option '--opimizer'; did you mean --optimizer",
     "-o o.so --clip=-1": "--clip is finite",
-    "-o o.so --threads=0": "--threads must be positive", "-o": "requires a value",
+    "-o o.so --threads=0": "--threads must be at least 1", "-o": "requires a value",
     "-o o.so --micro-batches=0": "positive", "-o o.so --micro-batches=-2": "positive",
     "-o o.so --micro-batches=x": "invalid", "-o o.so --threads=-1": "positive",
     "-o o.so --threads=1025": "at most 1024", "-o o.so --threads=9223372036854775807": "at most",
