@@ -44,13 +44,13 @@ cleave::findIdleOptions(const CompileOptions &options) {
 }
 
 /// Reads the file of a schedule written by hand.
-static llvm::Error readSchedule(PhaseOptions &options) {
+static llvm::Error readSchedule(PhaseOptions &options, bool isWritten) {
   if (options.scheduleFile.empty()) {
     if (!options.scheduleText.empty())
       options.scheduleFile = "<schedule>";
     return llvm::Error::success();
   }
-  if (!options.scheduleText.empty())
+  if (isWritten)
     return llvm::Error::success();
   std::string error;
   auto buffer = openText(options.scheduleFile, &error);
@@ -65,7 +65,8 @@ static llvm::Error readSchedule(PhaseOptions &options) {
 
 llvm::Error cleave::completeOptions(CompileOptions &options) {
   PhaseOptions &phases = options.phases;
-  if (llvm::Error error = readSchedule(phases))
+  if (llvm::Error error =
+          readSchedule(phases, options.given.count("schedule-text")))
     return error;
   if (!phases.measuredFrom.empty()) {
     auto costs = readMeasuredCosts(phases.measuredFrom);

@@ -33,7 +33,8 @@ void cleave::declareCommunication(OptionTable &table) {
             "{bucket-bytes}")
       .needs(
           [](const CompileOptions &options) {
-            return options.phases.collectiveChunks > 1;
+            return options.phases.collectiveChunks > 1 ||
+                   options.given.count("collective-chunks");
           },
           " needs {collective-chunks}");
 }

@@ -182,7 +182,7 @@ checkBounds(const Option &option, double value, const std::string &shown) {
       !(option.above && value <= *option.above) &&
       !(option.most && value > *option.most))
     return std::nullopt;
-  if (!option.most && option.least &&
+  if (option.least && value < *option.least &&
       (*option.least == 0 || *option.least == 1))
     return OptionMistake{option.name,
                          *option.least == 1

@@ -18,6 +18,11 @@ static bool isCpu(const CompileOptions &options) {
   return options.target == "cpu";
 }
 
+static std::string processorProblem(const CompileOptions &options) {
+  auto known = CpuTarget::get(options.cpu, options.vectorBits);
+  return known ? "" : ": " + llvm::toString(known.takeError());
+}
+
 void cleave::declareTarget(OptionTable &table) {
   const std::string ofCpu = " is of {target} cpu";
   table.choice("target", &CompileOptions::target, {"cpu", "cuda"})
@@ -35,7 +40,8 @@ void cleave::declareTarget(OptionTable &table) {
   table.text("cpu", &CompileOptions::cpu)
       .form("name")
       .says("The CPU, as clang names it; by default this one")
-      .needs(isCpu, ofCpu);
+      .needs(isCpu, ofCpu)
+      .refused(processorProblem);
   table
       .custom(
           "vector-bits", OptionKind::Integer,
@@ -51,10 +57,7 @@ void cleave::declareTarget(OptionTable &table) {
       .drawn({"256", "100"})
       .says("Width of vectors: 128, 256 or 512; by default those of the CPU")
       .needs(isCpu, ofCpu)
-      .refused([](const CompileOptions &options) -> std::string {
-        auto known = CpuTarget::get(options.cpu, options.vectorBits);
-        return known ? "" : ": " + llvm::toString(known.takeError());
-      });
+      .refused(processorProblem);
   table.integer("threads", &PhaseOptions::threads)
       .least(1)
       .most(static_cast<double>(runtime::Program::kMaxThreads))

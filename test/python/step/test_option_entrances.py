@@ -99,7 +99,7 @@ def test_sets_are_accepted_and_refused():
     ({"merge_products": "on"}, "merge_products on needs precision bf16 or fp16"),
     ({"fp8_history": 16}, "fp8_history needs precision fp8"),
     ({"merge_product": "on"}, "unknown option 'merge_product'; did you mean 'merge_products'?"),
-    ({"threads": -3}, "threads must be at least 1 and at most"),
+    ({"threads": -3}, "threads must be positive"),
     ({"micro_batches": 2, "deterministic": 4}, "micro_batches is replaced by the grains"),
     ({"residual": True}, "residual is 16bit or f32, not true"),
 ])

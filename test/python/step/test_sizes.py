@@ -49,7 +49,7 @@ def test_the_command_line_and_python_read_alike(model, text):
 def test_what_is_no_size(model, flag, unit):
     for text in WRONG:
         done = plan(model, f"--{flag}={text}")
-        assert done.returncode and f"a size is a number of {unit}, or has a unit, as 80GB" in done.stderr
+        assert done.returncode and f"a size: a number of {unit}, or with a unit, as 80GB" in done.stderr
 
 
 def test_sizes_of_a_compiled_step():
