@@ -12,7 +12,7 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda all-cuda keep-cuda demo examples docs format clean help
+.PHONY: all dependencies build test lint check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda all-cuda keep-cuda demo examples docs format clean help
 
 all: build
 
@@ -24,6 +24,7 @@ help:
 	@echo "make test-all   the same, with the long proofs in full"
 	@echo "make check-lit | check-unit | check-py FILTER=words"
 	@echo "                one suite; of it the tests whose names have the words"
+	@echo "make lint       clang-format and ruff, without changes"
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
 	@echo "                also beside JAX's; compile time"
 	@echo "make test-cuda  equality with the processor on this machine's GPU"
@@ -49,6 +50,11 @@ build: dependencies $(BUILD)/build.ninja
 
 test: build
 	$(VENV) test/run.py --build $(BUILD)
+
+# Forms of C++ and mistakes in Python that need no build.
+lint: dependencies
+	git ls-files '*.h' '*.cpp' | xargs clang-format-22 --dry-run -Werror
+	$(VENV) -m ruff check
 
 check-lit check-unit check-py: check-%: build
 	$(VENV) test/run.py --build $(BUILD) --suite $(patsubst py,python,$*) $(if $(FILTER),--filter "$(FILTER)")
