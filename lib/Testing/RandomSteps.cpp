@@ -451,8 +451,8 @@ void Generator::addAttention() {
   }
   Value bias, mask, segments, state;
   if (rng.chance(0.3))
-    bias = parameter({rng.chance(0.5) ? count : 1,
-                      rng.chance(0.7) ? queries : 1, keys});
+    bias = parameter(
+        {rng.chance(0.5) ? count : 1, rng.chance(0.7) ? queries : 1, keys});
   if (rng.chance(0.3))
     mask = input({options.batch, 1, rng.chance(0.4) ? queries : 1, keys},
                  builder.getI1Type(), [&] { return double(rng.chance(0.8)); });
@@ -467,17 +467,16 @@ void Generator::addAttention() {
   IntegerAttr window;
   if (rng.chance(0.2))
     window = builder.getI64IntegerAttr(rng.integer(1, 4));
-  Value output =
-      AttentionOp::create(
-          builder, loc, q, k, v, bias, mask, segments, state, Value(),
-          Value(), Value(), Value(), Value(), Value(),
-          builder.getF64FloatAttr(1.0 / std::sqrt(double(channels))),
-          rng.chance(0.5) ? builder.getUnitAttr() : UnitAttr(), window,
-          builder.getF64FloatAttr(dropout),
-          builder.getI64IntegerAttr(dropouts++), DenseI64ArrayAttr(),
-          builder.getI64IntegerAttr(1), builder.getI64IntegerAttr(0),
-          TypeAttr())
-          .getOutput();
+  Value output = AttentionOp::create(
+                     builder, loc, q, k, v, bias, mask, segments, state,
+                     Value(), Value(), Value(), Value(), Value(), Value(),
+                     builder.getF64FloatAttr(1.0 / std::sqrt(double(channels))),
+                     rng.chance(0.5) ? builder.getUnitAttr() : UnitAttr(),
+                     window, builder.getF64FloatAttr(dropout),
+                     builder.getI64IntegerAttr(dropouts++), DenseI64ArrayAttr(),
+                     builder.getI64IntegerAttr(1), builder.getI64IntegerAttr(0),
+                     TypeAttr())
+                     .getOutput();
   Value merged = TransposeOp::create(builder, loc, output, Shape{0, 2, 1, 3});
   keep(reshape(merged, {options.batch, queries, count * outer}), 0);
 }

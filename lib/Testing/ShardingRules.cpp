@@ -284,8 +284,7 @@ private:
   }
 
   void fillPadding(RefTensor &tensor, int64_t factor, bool zeros) {
-    TypedAttr fill =
-        graph::paddingFill(rule.factors[factor], tensor.element);
+    TypedAttr fill = graph::paddingFill(rule.factors[factor], tensor.element);
     double real = zeros ? 0 : std::nan("");
     int64_t integer = zeros ? 0 : wrapTo(tensor.element, 77777777);
     if (fill && !zeros) {

@@ -26,11 +26,12 @@
 /// process or gives CUDA_ERROR_ILLEGAL_ADDRESS, then and later.
 ///
 /// CLEAVE_FAKE_QUEUE=N bounds what is under way on a device: a call that would
-/// add to N ops waits, as launches do when a queue is full (without end: the default).
+/// add to N ops waits, as launches do when a queue is full (without end: the
+/// default).
 ///
 /// CLEAVE_FAKE_DEVICES, CLEAVE_FAKE_NAME ("Fake"), CLEAVE_FAKE_CAPABILITY
-/// ("9.0") and CLEAVE_FAKE_MEMORY (bytes, 1 GiB) describe the devices, CLEAVE_FAKE_DRIVER_VERSION (13000) the
-/// driver.
+/// ("9.0") and CLEAVE_FAKE_MEMORY (bytes, 1 GiB) describe the devices,
+/// CLEAVE_FAKE_DRIVER_VERSION (13000) the driver.
 ///
 /// CLEAVE_FAKE_RECORD=FILE appends a line for each op when it has run:
 ///
@@ -89,8 +90,8 @@ constexpr uint64_t deviceOffset = 1ull << 46;
 constexpr size_t page = 4096;
 constexpr unsigned char fresh = 0xff, slack = 0x6b;
 constexpr int maxShared = 232448, defaultShared = 48 << 10;
-/// What a kernel that asks for no more can have beside arrays of its own, of which
-/// the compiler of the host says nothing.
+/// What a kernel that asks for no more can have beside arrays of its own, of
+/// which the compiler of the host says nothing.
 constexpr int plainShared = 32 << 10;
 
 //===----------------------------------------------------------------------===//

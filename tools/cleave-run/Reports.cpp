@@ -143,8 +143,7 @@ Error Trainer::reportMemory() const {
   os << mebibytes(session->getPlannedBytes()) << "planned for " << process
      << ": arenas, workspace at most, messages\n"
      << mebibytes(residentBefore) << "resident before it loaded the program\n"
-     << mebibytes(peak) << "peak resident size of " << process
-     << "\n";
+     << mebibytes(peak) << "peak resident size of " << process << "\n";
   Expected<std::vector<std::string>> all = session->gather(own);
   if (!all)
     return all.takeError();

@@ -56,8 +56,8 @@ struct MachineModel {
          streamed = 0;
 
   /// Parses `flops=1e11,memory=2e10,link=5e9` and, of the classes,
-  /// `contraction=`, `contraction-16bit=`, `contraction-8bit=`, `attention=` and
-  /// `streamed=`; rates that are left out keep their defaults. On failure
+  /// `contraction=`, `contraction-16bit=`, `contraction-8bit=`, `attention=`
+  /// and `streamed=`; rates that are left out keep their defaults. On failure
   /// returns nothing and sets `error`.
   static std::optional<MachineModel> parse(llvm::StringRef text,
                                            std::string &error);

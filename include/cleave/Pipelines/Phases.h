@@ -86,11 +86,12 @@ struct PhaseOptions {
   std::string mergeProducts = "auto";
   /// Whether that pass runs. Weights in f32 would be copied for it.
   bool mergesProducts() const {
-    return precision != "f32" &&
-           (mergeProducts == "on" || (mergeProducts == "auto" && processors > 0));
+    return precision != "f32" && (mergeProducts == "on" ||
+                                  (mergeProducts == "auto" && processors > 0));
   }
   /// The type in which gradients of weights are summed over
-  /// micro-batches and ranks: "f32", or that of `precision`, but not with "fp8".
+  /// micro-batches and ranks: "f32", or that of `precision`, but not with
+  /// "fp8".
   std::string gradientType = "f32";
   /// How gradients are compressed where they are summed over `compressOver`
   /// (--spmd-compress-gradients): "powersgd,rank=4"; empty: not at all.
@@ -99,8 +100,8 @@ struct PhaseOptions {
   /// to which type those that contractions read are rounded (--graph-quantize):
   /// "int8". Empty: neither.
   std::string prune, quantize;
-  /// Steps from gradients to the updates that they make (--graph-delay-updates):
-  /// "1", "1,embed*=0"; empty: none.
+  /// Steps from gradients to the updates that they make
+  /// (--graph-delay-updates): "1", "1,embed*=0"; empty: none.
   std::string updateDelay;
   /// Equal parts that the batch is computed in, one after another. With an
   /// asynchronous schedule, the batch of the model is one of them, and the
@@ -185,7 +186,7 @@ struct PhaseOptions {
   /// That limit. Each piece reads and writes the gradient of the head's weight:
   /// a GPU would do little else in a small one.
   int64_t logitsBytes() const {
-    return maxLogitsBytes  ? maxLogitsBytes
+    return maxLogitsBytes   ? maxLogitsBytes
            : processors > 0 ? int64_t(1) << 30
                             : int64_t(100) << 20;
   }
@@ -199,8 +200,8 @@ struct PhaseOptions {
   int64_t movedBytes = int64_t(4) << 20;
   /// Whether that GPU multiplies 8-bit floats.
   bool products8 = false;
-  /// Whether attention of 16-bit heads is computed on copies in f32, because the
-  /// target has no kernels for it.
+  /// Whether attention of 16-bit heads is computed on copies in f32, because
+  /// the target has no kernels for it.
   bool wideAttention = true;
   /// Lanes of 32 bits of the target's vectors.
   int64_t vectorLanes = 16;

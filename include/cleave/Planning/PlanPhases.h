@@ -14,8 +14,8 @@
 namespace cleave {
 
 /// Takes `module` from the model phase to `last`, one phase after another, and
-/// makes the choices that options leave to planning; calls `after` (which may be
-/// null) when each is reached.
+/// makes the choices that options leave to planning; calls `after` (which may
+/// be null) when each is reached.
 llvm::LogicalResult
 runPhases(mlir::ModuleOp module, Phase last, const CompileOptions &options,
           const std::function<void(Phase, mlir::ModuleOp)> &after);

@@ -70,10 +70,9 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
       written.collect(*ref);
     break;
   case CommandKind::AttentionBackward:
-    for (const Ref *ref :
-         {&command.attention.dQ.ref, &command.attention.dK.ref,
-          &command.attention.dV.ref, &command.attention.dBias,
-          &command.attention.scratch})
+    for (const Ref *ref : {&command.attention.dQ.ref, &command.attention.dK.ref,
+                           &command.attention.dV.ref, &command.attention.dBias,
+                           &command.attention.scratch})
       written.collect(*ref);
     break;
   case CommandKind::ScatterAdd:
@@ -168,10 +167,9 @@ static std::vector<BufferRange> rangesOf(const ContractCommand &c) {
   auto add = [&](const Ref &ref, int64_t rows, int64_t columns, int64_t stride,
                  int64_t batchStride, DType type, bool written) {
     if (ref.buffer >= 0 && rows > 0 && columns > 0 && c.batch > 0)
-      ranges.push_back(bytesAt(ref, 0,
-                               (c.batch - 1) * batchStride +
-                                   (rows - 1) * stride + columns,
-                               type, written));
+      ranges.push_back(bytesAt(
+          ref, 0, (c.batch - 1) * batchStride + (rows - 1) * stride + columns,
+          type, written));
   };
   add(c.a, c.transA ? c.k : c.m, c.transA ? c.m : c.k, c.lda, c.batchStrideA,
       c.type, false);
@@ -191,8 +189,8 @@ std::vector<BufferRange> cleave::runtime::rangesOf(const Part &part,
   if (command.kind == CommandKind::Collective) {
     std::vector<BufferRange> ranges =
         rangesOf(part, command.collective, &ExchangeBlock::src);
-    llvm::append_range(
-        ranges, rangesOf(part, command.collective, &ExchangeBlock::dst));
+    llvm::append_range(ranges,
+                       rangesOf(part, command.collective, &ExchangeBlock::dst));
     return ranges;
   }
   std::vector<BufferRange> ranges;

@@ -22,8 +22,7 @@ static void forEachPiece(llvm::ArrayRef<int64_t> sizes,
   // The inner dimensions that have no gaps are one piece.
   int64_t run = 1;
   size_t outer = sizes.size();
-  while (outer > 0 &&
-         (strides[outer - 1] == run || sizes[outer - 1] == 1)) {
+  while (outer > 0 && (strides[outer - 1] == run || sizes[outer - 1] == 1)) {
     run *= sizes[outer - 1];
     --outer;
   }
@@ -50,8 +49,7 @@ HostExchange::HostExchange(const CollectiveCommand &command,
                       const std::vector<int64_t> &offsets) {
       if (ref.buffer < 0)
         return;
-      for (int64_t offset :
-           offsets.empty() ? std::vector<int64_t>{0} : offsets)
+      for (int64_t offset : offsets.empty() ? std::vector<int64_t>{0} : offsets)
         forEachPiece(block.sizes, strides, offset, elementBytes,
                      [&](int64_t from, int64_t bytes) {
                        to.push_back({at(ref) + from, bytes});
@@ -68,12 +66,12 @@ HostExchange::HostExchange(const CollectiveCommand &command,
 Error HostExchange::fetch(const Gpu &gpu, CUdeviceptr arena,
                           char *mirror) const {
   for (const Piece &piece : sent)
-    if (Error error = gpu.check(
-            gpu.driver.cuMemcpyDtoHAsync(
-                mirror + piece.offset,
-                arena + static_cast<CUdeviceptr>(piece.offset),
-                static_cast<size_t>(piece.bytes), gpu.compute),
-            "copying what is sent"))
+    if (Error error =
+            gpu.check(gpu.driver.cuMemcpyDtoHAsync(
+                          mirror + piece.offset,
+                          arena + static_cast<CUdeviceptr>(piece.offset),
+                          static_cast<size_t>(piece.bytes), gpu.compute),
+                      "copying what is sent"))
       return error;
   return gpu.finish();
 }
@@ -81,12 +79,12 @@ Error HostExchange::fetch(const Gpu &gpu, CUdeviceptr arena,
 Error HostExchange::store(const Gpu &gpu, CUdeviceptr arena,
                           const char *mirror) const {
   for (const Piece &piece : received)
-    if (Error error = gpu.check(
-            gpu.driver.cuMemcpyHtoDAsync(
-                arena + static_cast<CUdeviceptr>(piece.offset),
-                mirror + piece.offset, static_cast<size_t>(piece.bytes),
-                gpu.compute),
-            "copying what was received"))
+    if (Error error =
+            gpu.check(gpu.driver.cuMemcpyHtoDAsync(
+                          arena + static_cast<CUdeviceptr>(piece.offset),
+                          mirror + piece.offset,
+                          static_cast<size_t>(piece.bytes), gpu.compute),
+                      "copying what was received"))
       return error;
   return gpu.finish();
 }

@@ -45,7 +45,7 @@ Requests::groupFor(const std::vector<int32_t> &ranks) {
 
 llvm::Expected<cleave_request *>
 Requests::prepare(const std::vector<int32_t> &ranks,
-                            llvm::ArrayRef<cleave_collective> blocks) {
+                  llvm::ArrayRef<cleave_collective> blocks) {
   llvm::Expected<cleave_group *> group = groupFor(ranks);
   if (!group)
     return group.takeError();
@@ -59,7 +59,7 @@ Requests::prepare(const std::vector<int32_t> &ranks,
 
 llvm::Expected<cleave_request *>
 Requests::prepare(const CollectiveCommand &c,
-                               llvm::function_ref<char *(Ref)> at) {
+                  llvm::function_ref<char *(Ref)> at) {
   llvm::SmallVector<cleave_collective> blocks;
   auto add = [&](const ExchangeBlock &block) {
     cleave_collective &what = blocks.emplace_back();
@@ -88,8 +88,7 @@ Requests::prepare(const CollectiveCommand &c,
   return prepare(membersOf(c), blocks);
 }
 
-std::vector<int32_t>
-Requests::membersOf(const CollectiveCommand &c) const {
+std::vector<int32_t> Requests::membersOf(const CollectiveCommand &c) const {
   std::vector<int32_t> members =
       groupOf(program->mesh, c.axes, communicator->rank);
   if (!c.isTransfer())
@@ -124,7 +123,7 @@ llvm::Error Requests::makeGroups() {
 }
 
 llvm::Expected<cleave_request *> Requests::prepareAgreement(const char *flag,
-                                                               char *agreed) {
+                                                            char *agreed) {
   cleave_collective what{};
   what.kind = CLEAVE_ALL_REDUCE;
   what.reduction = CLEAVE_MIN;
@@ -142,8 +141,8 @@ llvm::Error Requests::runOnce(const std::vector<int32_t> &ranks,
   const cleave_communicator_api &api = *communicator->api;
   cleave_request *request = api.prepare(*group, &what, 1);
   // The barrier ends what it compares.
-  bool failed =
-      !request || api.start(request) || api.wait(request) || api.barrier(*group);
+  bool failed = !request || api.start(request) || api.wait(request) ||
+                api.barrier(*group);
   if (request)
     api.release(request);
   return failed ? makeError(api.error(communicator)) : llvm::Error::success();

@@ -13,9 +13,10 @@
 
 namespace cleave::runtime {
 
-/// Opens device number `ordinal` of the target of the artifact, for rank `rank`,
-/// by the plugin of that target, or by the one that the environment variable
-/// CLEAVE_CUDA_PLUGIN names (for "cuda"). The artifact must outlive it.
+/// Opens device number `ordinal` of the target of the artifact, for rank
+/// `rank`, by the plugin of that target, or by the one that the environment
+/// variable CLEAVE_CUDA_PLUGIN names (for "cuda"). The artifact must outlive
+/// it.
 llvm::Expected<cleave_device *> openDevicePlugin(const Artifact &artifact,
                                                  int64_t rank, int ordinal);
 

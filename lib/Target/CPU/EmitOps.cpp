@@ -121,8 +121,8 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
   auto toInteger = [&](ID id, Type from) -> llvm::Value * {
     llvm::Value *given = v[0];
     if (isNarrow(from))
-      given = extend(given, from,
-                     given->getType()->getWithNewType(b.getFloatTy()));
+      given =
+          extend(given, from, given->getType()->getWithNewType(b.getFloatTy()));
     // Of few bits, by way of 32: saturating conversions to 8 are not vectors on
     // most processors.
     if (unsigned bits = result->getScalarSizeInBits(); bits > 1 && bits <= 16) {

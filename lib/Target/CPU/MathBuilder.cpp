@@ -53,7 +53,8 @@ Value *MathBuilder::library(StringRef name, Value *x) {
       name, FunctionType::get(b.getDoubleTy(), {b.getDoubleTy()}, false));
   auto call = [&](Value *lane) {
     Type *type = lane->getType();
-    Value *wide = type->isDoubleTy() ? lane : b.CreateFPExt(lane, b.getDoubleTy());
+    Value *wide =
+        type->isDoubleTy() ? lane : b.CreateFPExt(lane, b.getDoubleTy());
     Value *result = b.CreateCall(callee, {wide});
     return type->isDoubleTy() ? result : b.CreateFPTrunc(result, type);
   };
@@ -62,7 +63,8 @@ Value *MathBuilder::library(StringRef name, Value *x) {
     return call(x);
   Value *result = PoisonValue::get(vector);
   for (unsigned i = 0; i < vector->getNumElements(); ++i)
-    result = b.CreateInsertElement(result, call(b.CreateExtractElement(x, i)), i);
+    result =
+        b.CreateInsertElement(result, call(b.CreateExtractElement(x, i)), i);
   return result;
 }
 
@@ -80,8 +82,8 @@ static constexpr double kLog2E = 1.4426950408889634;
 MathBuilder::Reduced MathBuilder::reduceExp(Value *x) {
   Value *shifted = fma(x, real(x, kLog2E), real(x, kRounder));
   Value *n = b.CreateFSub(shifted, real(x, kRounder));
-  Value *bits = b.CreateSub(b.CreateBitCast(shifted, intType(x)),
-                            integer(x, 0x4B400000));
+  Value *bits =
+      b.CreateSub(b.CreateBitCast(shifted, intType(x)), integer(x, 0x4B400000));
   Value *r = fma(n, real(x, -kLn2High), x);
   r = fma(n, real(x, -kLn2Low), r);
   return {n, bits, r};
@@ -89,8 +91,8 @@ MathBuilder::Reduced MathBuilder::reduceExp(Value *x) {
 
 Value *MathBuilder::expm1Core(Value *r) {
   // Minimax on |r| <= ln 2 / 2, weighted for the relative error of exp.
-  Value *p = polynomial(r, {0.5, 0.166665122, 0.0416661873, 0.00836959854,
-                            0.00139517197});
+  Value *p = polynomial(
+      r, {0.5, 0.166665122, 0.0416661873, 0.00836959854, 0.00139517197});
   return fma(b.CreateFMul(r, r), p, r);
 }
 
@@ -132,8 +134,8 @@ Value *MathBuilder::exp2(Value *x) {
   x = clamp(b, x, -151.0, 129.0);
   Value *shifted = b.CreateFAdd(x, real(x, kRounder));
   Value *n = b.CreateFSub(shifted, real(x, kRounder));
-  Value *bits = b.CreateSub(b.CreateBitCast(shifted, intType(x)),
-                            integer(x, 0x4B400000));
+  Value *bits =
+      b.CreateSub(b.CreateBitCast(shifted, intType(x)), integer(x, 0x4B400000));
   Value *r = b.CreateFMul(b.CreateFSub(x, n), real(x, 0.6931471805599453));
   Value *y = b.CreateFAdd(expm1Core(r), real(x, 1.0));
   return scale(y, bits);
@@ -165,7 +167,8 @@ Value *MathBuilder::tanh(Value *x) {
   y = clamp(b, y, -20.0, 0.0);
   Reduced reduced = reduceExp(y);
   Value *power = powerOfTwo(reduced.bits);
-  Value *m = fma(power, expm1Core(reduced.r), b.CreateFSub(power, real(x, 1.0)));
+  Value *m =
+      fma(power, expm1Core(reduced.r), b.CreateFSub(power, real(x, 1.0)));
   Value *t = b.CreateFDiv(m, b.CreateFAdd(m, real(x, 2.0)));
   Value *result = copySign(t, x);
   // Below this tanh x rounds to x; subnormal numbers keep their bits.
@@ -179,9 +182,9 @@ Value *MathBuilder::erf(Value *x) {
   // Near zero: an odd polynomial. Both fits are minimax, the second one of
   // log(1 - erf t) weighted for the relative error of erf.
   Value *z = b.CreateFMul(x, x);
-  Value *p = polynomial(z, {0.128379166, -0.376126349, 0.112836957,
-                            -0.0268593989, 0.00520103239, -0.000814270403,
-                            8.37010011e-05});
+  Value *p =
+      polynomial(z, {0.128379166, -0.376126349, 0.112836957, -0.0268593989,
+                     0.00520103239, -0.000814270403, 8.37010011e-05});
   Value *near = fma(x, p, x);
   Value *s = clamp(b, t, 0.0, 4.0);
   Value *q = polynomial(s, {0.000169203951, -1.12948835, -0.633400857,
@@ -206,18 +209,17 @@ MathBuilder::LogParts MathBuilder::logParts(Value *x) {
   // Subtracting sqrt(1/2) puts the mantissa in [sqrt(1/2), sqrt(2)).
   Value *bits = b.CreateBitCast(y, intType(y));
   Value *e = b.CreateAShr(b.CreateSub(bits, integer(y, 0x3F3504F3)), 23);
-  Value *m = b.CreateBitCast(b.CreateSub(bits, b.CreateShl(e, 23)),
-                             y->getType());
+  Value *m =
+      b.CreateBitCast(b.CreateSub(bits, b.CreateShl(e, 23)), y->getType());
   Value *f = b.CreateFSub(m, real(y, 1.0));
   e = b.CreateFAdd(b.CreateSIToFP(e, y->getType()), bias);
   // log(1 + f) = f + low, where low = -f^2/2 + f^3 R(f).
   Value *p = polynomial(f, {0.333333313, -0.249999657, 0.200000897,
-                            -0.166694656, 0.142852098, -0.12423294,
-                            0.110336825, -0.108250007, 0.106503144,
-                            -0.0598787516});
+                            -0.166694656, 0.142852098, -0.12423294, 0.110336825,
+                            -0.108250007, 0.106503144, -0.0598787516});
   Value *square = b.CreateFMul(f, f);
-  Value *low = fma(b.CreateFMul(square, f), p,
-                   b.CreateFMul(square, real(y, -0.5)));
+  Value *low =
+      fma(b.CreateFMul(square, f), p, b.CreateFMul(square, real(y, -0.5)));
   return {e, f, f, low};
 }
 
@@ -260,8 +262,7 @@ Value *MathBuilder::log1p(Value *x) {
   Value *one = real(x, 1.0);
   Value *u = b.CreateFAdd(x, one);
   Value *large = b.CreateFCmpOGT(abs(x), one);
-  Value *c = b.CreateSelect(large,
-                            b.CreateFSub(one, b.CreateFSub(u, x)),
+  Value *c = b.CreateSelect(large, b.CreateFSub(one, b.CreateFSub(u, x)),
                             b.CreateFSub(x, b.CreateFSub(u, one)));
   LogParts parts = logParts(u);
   Value *low = b.CreateFAdd(parts.low, b.CreateFDiv(c, u));
@@ -283,26 +284,26 @@ Value *MathBuilder::trigonometric(Value *x, bool cosine) {
   Type *wideType = x->getType()->getWithNewType(b.getDoubleTy());
   Value *wide = b.CreateFPExt(x, wideType);
   constexpr double rounder = 6755399441055744.0; // 1.5 * 2^52
-  Value *shifted = fma(wide, real(wide, 0.63661977236758134308),
-                       real(wide, rounder));
+  Value *shifted =
+      fma(wide, real(wide, 0.63661977236758134308), real(wide, rounder));
   Value *n = b.CreateFSub(shifted, real(wide, rounder));
-  Value *quadrant = b.CreateTrunc(b.CreateBitCast(shifted, intType(wide)),
-                                  intType(x));
+  Value *quadrant =
+      b.CreateTrunc(b.CreateBitCast(shifted, intType(wide)), intType(x));
   Value *r = fma(n, real(wide, -1.57079632679489655800e+00), wide);
   r = fma(n, real(wide, -6.12323399573676603587e-17), r);
   r = b.CreateFPTrunc(r, x->getType());
   Value *z = b.CreateFMul(r, r);
-  Value *s = polynomial(z, {-0.166666672, 0.00833332911, -0.000198392561,
-                            2.71756448e-06});
+  Value *s = polynomial(
+      z, {-0.166666672, 0.00833332911, -0.000198392561, 2.71756448e-06});
   s = fma(b.CreateFMul(z, r), s, r);
-  Value *c = polynomial(z, {0.0416666679, -0.00138888834, 2.47994358e-05,
-                            -2.72033049e-07});
+  Value *c = polynomial(
+      z, {0.0416666679, -0.00138888834, 2.47994358e-05, -2.72033049e-07});
   c = fma(b.CreateFMul(z, z), c, fma(z, real(x, -0.5), real(x, 1.0)));
   // Odd quadrants exchange sine and cosine; the second bit is the sign.
   if (cosine)
     quadrant = b.CreateAdd(quadrant, integer(x, 1));
-  Value *odd = b.CreateICmpNE(b.CreateAnd(quadrant, integer(x, 1)),
-                              integer(x, 0));
+  Value *odd =
+      b.CreateICmpNE(b.CreateAnd(quadrant, integer(x, 1)), integer(x, 0));
   Value *y = b.CreateSelect(odd, c, s);
   Value *sign = b.CreateShl(b.CreateAnd(quadrant, integer(x, 2)), 30);
   y = b.CreateBitCast(b.CreateXor(b.CreateBitCast(y, intType(x)), sign),

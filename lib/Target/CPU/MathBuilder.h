@@ -49,7 +49,7 @@ public:
 private:
   /// x = n * ln 2 + r with |r| <= ln 2 / 2; `scaled` is x / ln 2.
   struct Reduced {
-    llvm::Value *n; ///< as a float
+    llvm::Value *n;    ///< as a float
     llvm::Value *bits; ///< as an integer
     llvm::Value *r;
   };

@@ -464,18 +464,11 @@ TEST_F(Fusion, Optimizers) {
 
 /// Every op runs somewhere: in a kernel, made of ops that do, or in a library.
 TEST_F(Fusion, EveryOpHasCode) {
-  StringRef elsewhere[] = {"contract",
-                           "linear",
-                           "attention",
-                           "attention_grad",
-                           "attention_bias_grad",
-                           "head_loss",
-                           "scatter_add",
+  StringRef elsewhere[] = {"contract", "linear", "attention", "attention_grad",
+                           "attention_bias_grad", "head_loss", "scatter_add",
                            "orthonormalize",
                            // Replaced by the op of each worker.
-                           "per_worker",
-                           "constant",
-                           "check"};
+                           "per_worker", "constant", "check"};
   std::string missing;
   for (RegisteredOperationName name : context.getRegisteredOperations())
     if (name.getDialectNamespace() == "graph" &&

@@ -64,7 +64,8 @@ void FusionRunner::runLaunch(exec::LaunchOp launch, int64_t piece,
   for (Value operand : launch.getOperands()) {
     RankedTensorType type = typeOf(operand);
     args.push_back(reinterpret_cast<char *>(buffers[operand]->data()) +
-                   exec::getLayout(type).offset * byteSize(type.getElementType()));
+                   exec::getLayout(type).offset *
+                       byteSize(type.getElementType()));
   }
   SmallVector<bool> taken(launch.getOperands().size(), false);
   for (auto [r, result] : llvm::enumerate(launch.getResults())) {
@@ -77,12 +78,14 @@ void FusionRunner::runLaunch(exec::LaunchOp launch, int64_t piece,
       buffer = std::make_shared<std::vector<uint64_t>>(
           *buffers[launch.getOperands()[operand]]);
       RankedTensorType type = typeOf(launch.getOperands()[operand]);
-      args[operand] = reinterpret_cast<char *>(buffer->data()) +
-                      exec::getLayout(type).offset * byteSize(type.getElementType());
+      args[operand] =
+          reinterpret_cast<char *>(buffer->data()) +
+          exec::getLayout(type).offset * byteSize(type.getElementType());
     }
     RankedTensorType type = typeOf(result);
     if (!buffer)
-      buffer = allocate(type.getNumElements() * byteSize(type.getElementType()));
+      buffer =
+          allocate(type.getNumElements() * byteSize(type.getElementType()));
     buffers[result] = buffer;
     args.push_back(buffer->data());
   }

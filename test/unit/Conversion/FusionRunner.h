@@ -25,8 +25,9 @@ public:
   /// Runs `entry` on `inputs` (`arg<i>`), items in pieces of `piece`. With
   /// `overwrite`, results take the memory of operands where a launch permits
   /// it. Sets `error` when something is not a kernel.
-  std::vector<RefTensor> run(mlir::func::FuncOp entry, const NamedTensors &inputs,
-                             int64_t piece, bool overwrite);
+  std::vector<RefTensor> run(mlir::func::FuncOp entry,
+                             const NamedTensors &inputs, int64_t piece,
+                             bool overwrite);
 
   std::string error;
 

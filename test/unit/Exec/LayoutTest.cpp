@@ -37,8 +37,7 @@ struct Layouts : testing::Test {
   }
   RankedTensorType type(ArrayRef<int64_t> shape, ArrayRef<int64_t> strides,
                         int64_t offset = 0) {
-    return withLayout(type(shape),
-                      {SmallVector<int64_t>(strides), offset});
+    return withLayout(type(shape), {SmallVector<int64_t>(strides), offset});
   }
 
   /// Element by element: where `from` moves, `to` must follow.

@@ -179,8 +179,8 @@ struct TestPart {
   std::vector<std::vector<int64_t>> runs = {kApart};
 };
 
-/// The labels of the commands of each part, run in the order of `actions`, after
-/// waits were delayed over parts.
+/// The labels of the commands of each part, run in the order of `actions`,
+/// after waits were delayed over parts.
 std::vector<std::vector<std::string>>
 labelsOver(const std::vector<TestPart> &parts,
            const std::vector<int32_t> &actions,
@@ -233,9 +233,9 @@ TEST(DelayWaitsOverParts, WaitsBeforeTheFirstUse) {
 }
 
 TEST(DelayWaitsOverParts, WaitsBehindTheLastPartIfNothingUsesIt) {
-  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, {{fill(2)}}},
-                       {0, 1}),
-            (PartLabels{{"exchange0 as 1"}, {"fill2", "wait0 of 1"}}));
+  EXPECT_EQ(
+      labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, {{fill(2)}}}, {0, 1}),
+      (PartLabels{{"exchange0 as 1"}, {"fill2", "wait0 of 1"}}));
 }
 
 TEST(DelayWaitsOverParts, SeveralKeepTheirOrder) {
@@ -251,9 +251,10 @@ TEST(DelayWaitsOverParts, SeveralKeepTheirOrder) {
 /// exchange, in its second run.
 TEST(DelayWaitsOverParts, PartsOfMicroBatchesArePassed) {
   TestPart each{{fill(2)}, {kApart, kApart}};
-  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, each, {{fill(1)}}},
-                       {0, 1, 1, 2}),
-            (PartLabels{{"exchange0 as 1"}, {"fill2"}, {"wait0 of 1", "fill1"}}));
+  EXPECT_EQ(
+      labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, each, {{fill(1)}}},
+                 {0, 1, 1, 2}),
+      (PartLabels{{"exchange0 as 1"}, {"fill2"}, {"wait0 of 1", "fill1"}}));
   each.runs[1] = {0, 64, 100, 192, 256, 320};
   EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, each, {{fill(1)}}},
                        {0, 1, 1, 2}),
@@ -271,25 +272,21 @@ TEST(DelayWaitsOverParts, PartsOfMicroBatchesKeepTheirWaits) {
 /// No rank waits in a part that may be skipped, nor behind its flag.
 TEST(DelayWaitsOverParts, PartsThatMayBeSkippedHaveNoWait) {
   auto flagIn = [](int32_t buffer) {
-    return [buffer](Program &program) {
-      program.parts[1].unless = {buffer, 0};
-    };
+    return
+        [buffer](Program &program) { program.parts[1].unless = {buffer, 0}; };
   };
-  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
-                        {{fill(2)}},
-                        {{fill(3)}}},
-                       {0, 1, 2}, flagIn(2)),
-            (PartLabels{{"exchange0 as 1"}, {"fill2"}, {"fill3", "wait0 of 1"}}));
-  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
-                        {{fill(1)}},
-                        {{fill(3)}}},
-                       {0, 1, 2}, flagIn(2)),
-            (PartLabels{{"exchange0", "wait0"}, {"fill1"}, {"fill3"}}));
-  EXPECT_EQ(labelsOver({{{exchange(0, 0, 1), waitFor(0)}},
-                        {{fill(2)}},
-                        {{fill(3)}}},
-                       {0, 1, 2}, flagIn(1)),
-            (PartLabels{{"exchange0", "wait0"}, {"fill2"}, {"fill3"}}));
+  EXPECT_EQ(
+      labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, {{fill(2)}}, {{fill(3)}}},
+                 {0, 1, 2}, flagIn(2)),
+      (PartLabels{{"exchange0 as 1"}, {"fill2"}, {"fill3", "wait0 of 1"}}));
+  EXPECT_EQ(
+      labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, {{fill(1)}}, {{fill(3)}}},
+                 {0, 1, 2}, flagIn(2)),
+      (PartLabels{{"exchange0", "wait0"}, {"fill1"}, {"fill3"}}));
+  EXPECT_EQ(
+      labelsOver({{{exchange(0, 0, 1), waitFor(0)}}, {{fill(2)}}, {{fill(3)}}},
+                 {0, 1, 2}, flagIn(1)),
+      (PartLabels{{"exchange0", "wait0"}, {"fill2"}, {"fill3"}}));
 }
 
 } // namespace

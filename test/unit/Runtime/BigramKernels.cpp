@@ -14,8 +14,8 @@ using namespace cleave::runtime;
 /// {hidden, vocabulary, all labels}
 static const int64_t *sizesAt(void *p) { return static_cast<int64_t *>(p); }
 
-/// What the code generator writes down of its kernels: how many arguments one has,
-/// and which stage it is.
+/// What the code generator writes down of its kernels: how many arguments one
+/// has, and which stage it is.
 #define SIGNATURE(kernel, arguments)                                           \
   extern const uint32_t cleave_signature_##kernel[2];                          \
   const uint32_t cleave_signature_##kernel[2] = {arguments, 0};

@@ -74,8 +74,7 @@ TEST(Simulate, Errors) {
   EXPECT_EQ(error, "expected one cost for each of the 10 parts");
   costs = Costs::uniform(made.parts, {{"F", -1}});
   EXPECT_TRUE(fails());
-  EXPECT_EQ(error,
-            "part F of stage 0: a cost must be finite and not negative");
+  EXPECT_EQ(error, "part F of stage 0: a cost must be finite and not negative");
   costs = Costs::uniform(made.parts, {{"F", 1}});
   costs.transfer.assign(made.parts.size(),
                         std::numeric_limits<double>::quiet_NaN());

@@ -231,7 +231,8 @@ TEST(Timeline, BadTraces) {
   errorOf("{");
   EXPECT_EQ(errorOf("{}"), "the trace has no \"traceEvents\"");
   EXPECT_EQ(errorOf("3"), "the trace has no \"traceEvents\"");
-  EXPECT_TRUE(llvm::StringRef(errorOf("[]")).starts_with("no event of the trace"));
+  EXPECT_TRUE(
+      llvm::StringRef(errorOf("[]")).starts_with("no event of the trace"));
   EXPECT_TRUE(llvm::StringRef(errorOf("[3, {\"ph\": \"X\"}]"))
                   .starts_with("no event of the trace"));
   for (llvm::StringRef device : {"-1", "1000000000"})

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../TestAll.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Reshard.h"
+#include "../TestAll.h"
 #include "cleave/Testing/RandomReshard.h"
 #include "gtest/gtest.h"
 #include <cstdlib>

@@ -58,8 +58,8 @@ void launch(llvm::StringRef text, const std::string &name,
 
 TEST(Cuda, Kernels) {
   MLIRContext context;
-  context.loadDialect<exec::ExecDialect, arith::ArithDialect,
-                      math::MathDialect>();
+  context
+      .loadDialect<exec::ExecDialect, arith::ArithDialect, math::MathDialect>();
   auto module = parseSourceFile<ModuleOp>(CLEAVE_CUDA_KERNELS, &context);
   ASSERT_TRUE(module);
   auto file = llvm::MemoryBuffer::getFile(CLEAVE_CUDA_TEXT);

@@ -497,7 +497,7 @@ inline Meeting meetPart(unsigned width) {
 /// Gives the own value to others; returns where theirs are until the next
 /// exchange but one.
 template <class T>
-const char (*publish(const T &x, const Meeting &meeting))[slotBytes] {
+const char (*publish(const T &x, const Meeting &meeting)) [slotBytes] {
   static_assert(sizeof x <= slotBytes);
   auto *own = slots[meeting.kind].bytes[barriers[meeting.id].generation & 1];
   std::memcpy(own[threadIdx.x], &x, sizeof x);
@@ -505,7 +505,8 @@ const char (*publish(const T &x, const Meeting &meeting))[slotBytes] {
   return own;
 }
 
-template <class T> T exchange(T x, unsigned source, const Meeting &meeting) {
+template <class T>
+T exchange(T x, unsigned source, const Meeting &meeting) {
   const auto *all = publish(x, meeting);
   std::memcpy(&x, all[source < maxThreads ? source : threadIdx.x], sizeof x);
   return x;

@@ -250,9 +250,8 @@ Number KernelEvaluator::scalar(Operation &op) {
       .Case([&](math::ExpM1Op) { return real(std::expm1(v[0].real)); })
       .Case([&](math::LogOp) { return real(std::log(v[0].real)); })
       .Case([&](math::Log1pOp) { return real(std::log1p(v[0].real)); })
-      .Case([&](arith::RemFOp) {
-        return real(std::fmod(v[0].real, v[1].real));
-      })
+      .Case(
+          [&](arith::RemFOp) { return real(std::fmod(v[0].real, v[1].real)); })
       .Case([&](math::TanhOp) { return real(std::tanh(v[0].real)); })
       .Case([&](math::ErfOp) { return real(std::erf(v[0].real)); })
       .Case([&](math::SinOp) { return real(std::sin(v[0].real)); })

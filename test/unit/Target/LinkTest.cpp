@@ -29,8 +29,8 @@ exec.kernel @power map [4, 1] (%x: tensor<4xf64>) -> (%y: tensor<4xf64>) {
 
 std::string compile(const char *text = kernel) {
   MLIRContext context;
-  context.loadDialect<exec::ExecDialect, arith::ArithDialect,
-                      math::MathDialect>();
+  context
+      .loadDialect<exec::ExecDialect, arith::ArithDialect, math::MathDialect>();
   auto module = parseSourceString<ModuleOp>(text, &context);
   auto object = compileKernels(*module, CpuTarget::host());
   return succeeded(object) ? *object : std::string();

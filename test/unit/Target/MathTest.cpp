@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Parser/Parser.h"
 #include "gtest/gtest.h"
 #include <cmath>
@@ -41,12 +41,12 @@ const Case cases[] = {
     {"sin", "math.sin %0 : f32", [](double x) { return std::sin(x); }, 2},
     {"cos", "math.cos %0 : f32", [](double x) { return std::cos(x); }, 2},
     {"sqrt", "math.sqrt %0 : f32", [](double x) { return std::sqrt(x); }, 0.51},
-    {"rsqrt", "math.rsqrt %0 : f32",
-     [](double x) { return 1 / std::sqrt(x); }, 1.5},
-    {"reciprocal", "arith.divf %one, %0 : f32",
-     [](double x) { return 1 / x; }, 0.51},
-    {"pow 3", "math.powf %0, %three : f32",
-     [](double x) { return x * x * x; }, 1.51},
+    {"rsqrt", "math.rsqrt %0 : f32", [](double x) { return 1 / std::sqrt(x); },
+     1.5},
+    {"reciprocal", "arith.divf %one, %0 : f32", [](double x) { return 1 / x; },
+     0.51},
+    {"pow 3", "math.powf %0, %three : f32", [](double x) { return x * x * x; },
+     1.51},
     {"pow 1.7", "math.powf %0, %odd : f32",
      [](double x) { return std::pow(x, double(1.7f)); }, 1.5},
 };
@@ -65,10 +65,11 @@ std::vector<float> arguments() {
       x[i] = (double(i) / kCount - 0.5) * 40;
     }
   }
-  float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f,
-                     1e-45f, -1e-45f, 1e-40f, 88.72f, 88.73f, -87.3f, -103.9f,
-                     -104.5f, 3.4e38f, -3.4e38f, 2e-4f, 0.921875f, 4.0f, 0.5f,
-                     2e14f, 3e14f, 9.01f, 1e-8f, 16777216.0f};
+  float special[] = {
+      0.0f,    -0.0f,   INFINITY, -INFINITY, NAN,        1.0f,   -1.0f,
+      1e-45f,  -1e-45f, 1e-40f,   88.72f,    88.73f,     -87.3f, -103.9f,
+      -104.5f, 3.4e38f, -3.4e38f, 2e-4f,     0.921875f,  4.0f,   0.5f,
+      2e14f,   3e14f,   9.01f,    1e-8f,     16777216.0f};
   std::copy(std::begin(special), std::end(special), x.begin());
   return x;
 }
@@ -78,9 +79,9 @@ double ulps(float got, double exact) {
   if (std::isnan(exact))
     return std::isnan(got) ? 0 : INFINITY;
   if (std::isinf(nearest) || std::isinf(got))
-    return nearest == got || (std::isinf(nearest) &&
-                              std::fabs(got) >= 3.402823e38f &&
-                              std::signbit(got) == std::signbit(nearest))
+    return nearest == got ||
+                   (std::isinf(nearest) && std::fabs(got) >= 3.402823e38f &&
+                    std::signbit(got) == std::signbit(nearest))
                ? 0
                : INFINITY;
   if (std::signbit(got) != std::signbit(nearest))
@@ -93,8 +94,8 @@ double ulps(float got, double exact) {
 
 TEST(Math, Errors) {
   MLIRContext context;
-  context.loadDialect<exec::ExecDialect, arith::ArithDialect,
-                      math::MathDialect>();
+  context
+      .loadDialect<exec::ExecDialect, arith::ArithDialect, math::MathDialect>();
   std::string text;
   for (auto [i, test] : llvm::enumerate(cases))
     text += "exec.kernel @k" + std::to_string(i) + R"( map [1024, 1024]
@@ -104,7 +105,8 @@ TEST(Math, Errors) {
       %odd = arith.constant 1.7 : f32
       exec.pass {
         %0 = exec.load %x at affine_map<(r, c) -> (r * 1024 + c)> : tensor<1048576xf32> -> f32
-        %1 = )" + test.op + R"(
+        %1 = )" +
+            test.op + R"(
         exec.store %1, %y at affine_map<(r, c) -> (r * 1024 + c)> : f32, tensor<1048576xf32>
         exec.yield
       }
@@ -122,8 +124,9 @@ TEST(Math, Errors) {
     auto library = loadKernels(*object);
     ASSERT_TRUE(!!library);
     for (auto [i, test] : llvm::enumerate(cases)) {
-      auto run = (void (*)(void *const *, int64_t, int64_t, void *))(*library)
-                     ->lookup("cleave_kernel_k" + std::to_string(i));
+      auto run =
+          (void (*)(void *const *, int64_t, int64_t, void *))(*library)->lookup(
+              "cleave_kernel_k" + std::to_string(i));
       ASSERT_NE(run, nullptr);
       void *args[] = {x.data(), y.data()};
       run(args, 0, 1024, nullptr);

@@ -137,8 +137,8 @@ struct Tensor {
   /// Parameter, `of`: the parameter whose value it starts with if none is
   /// given.
   std::string of, slot;
-  /// State: the technique that it belongs to, if a checkpoint may lack all state
-  /// of that technique, which is zero then; else empty.
+  /// State: the technique that it belongs to, if a checkpoint may lack all
+  /// state of that technique, which is zero then; else empty.
   std::string optional;
   /// State: whether only the sum over the first dimension counts: if a
   /// checkpoint has another size there, each slice takes its share of the sum.

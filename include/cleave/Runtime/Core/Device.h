@@ -8,7 +8,8 @@
  * \file
  * The interface between a session and the device of one of its ranks: memory,
  * and a program that runs there. The CPU is built in (CPU/CpuDevice.h); other
- * devices are plugins, which a session opens where a program's target is theirs.
+ * devices are plugins, which a session opens where a program's target is
+ * theirs.
  *
  * A device has two places for data: its arena, and the second tier of what is
  * offloaded. Offsets and sizes are bytes. A session gives tensors to a device,
@@ -21,8 +22,8 @@
  * `zero`, which any one thread may make while no other call is under way. A
  * call that returns `int` returns 0, or else it has failed and `error` has the
  * reason. A device may still compute when a call returns: later calls behave as
- * if it had ended, and find its errors. Pointers that a call returns are valid until the next call of `run`
- * or `start_trace`, if nothing else is said.
+ * if it had ended, and find its errors. Pointers that a call returns are valid
+ * until the next call of `run` or `start_trace`, if nothing else is said.
  */
 
 #ifndef CLEAVE_RUNTIME_CORE_DEVICE_H

@@ -8,8 +8,8 @@
 /// \file
 /// Gradients in fp16 underflow unless the loss, and with it all gradients, is
 /// multiplied by a factor (Micikevicius et al., arXiv 1710.03740, section 3.2).
-/// A step whose gradients overflow is skipped, and lowers the factor; steps that
-/// do not overflow raise it.
+/// A step whose gradients overflow is skipped, and lowers the factor; steps
+/// that do not overflow raise it.
 ///
 //===----------------------------------------------------------------------===//
 

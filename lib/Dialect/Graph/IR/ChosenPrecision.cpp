@@ -32,9 +32,8 @@ void KeepPrecision::notifyOperationReplaced(Operation *op,
       if (Operation *next = operand.getDefiningOp();
           next && next != op &&
           !llvm::is_contained(op->getOperands(), operand) &&
-          llvm::all_of(next->getUsers(), [&](Operation *user) {
-            return made.contains(user);
-          }))
+          llvm::all_of(next->getUsers(),
+                       [&](Operation *user) { return made.contains(user); }))
         work.push_back(next);
   }
 }

@@ -99,7 +99,8 @@ static LogicalResult verifyEntryAttribute(Operation *op, Type type,
   if (name == kSummedAttr)
     return isa<UnitAttr>(attribute.getValue()) && tensor && tensor.getRank() > 0
                ? success()
-               : error("must be a unit, of a tensor with a dimension to sum over");
+               : error("must be a unit, of a tensor with a dimension to sum "
+                       "over");
   if (name == kElementsAttr) {
     // Shards have fewer.
     auto count = dyn_cast<IntegerAttr>(attribute.getValue());

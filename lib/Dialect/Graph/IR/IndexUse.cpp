@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/IndexUse.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
 using namespace cleave;

@@ -109,9 +109,9 @@ Operation *OneHotOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                 TypeRange resultTypes,
                                 ShardOffset shardOffset) {
   int64_t size = cast<RankedTensorType>(resultTypes.front()).getShape().back();
-  auto clone = buildLocalIndexed(*this, builder, operands, resultTypes,
-                                 shardOffset, getSize(), size,
-                                 getShardingRule().results[0].back());
+  auto clone =
+      buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
+                        getSize(), size, getShardingRule().results[0].back());
   if (clone)
     clone.setSize(size);
   return clone;
@@ -131,11 +131,11 @@ static bool hidesSplit(RankedTensorType type, RankedTensorType local,
 /// global position: that of a shard, from `places` along `mapping`, and, if it
 /// is `placed` by starts, those of its pieces.
 template <typename Op>
-static Operation *
-buildLocalDraws(Op op, OpBuilder &builder, ValueRange operands,
-                TypeRange resultTypes, ShardOffset shardOffset,
-                const FactorMapping &mapping, ArrayRef<int64_t> places,
-                bool placed) {
+static Operation *buildLocalDraws(Op op, OpBuilder &builder,
+                                  ValueRange operands, TypeRange resultTypes,
+                                  ShardOffset shardOffset,
+                                  const FactorMapping &mapping,
+                                  ArrayRef<int64_t> places, bool placed) {
   auto type = cast<RankedTensorType>(op.getType());
   Value origin = shardOffset(
       RankedTensorType::get(places, type.getElementType()), mapping);
@@ -291,10 +291,10 @@ template <typename Op> static bool setAttentionStarts(Op op, Starts starts) {
     return starts(value, dim) == other;
   };
   // Segments in the order of queries cannot be those of keys in another order.
-  if (op.getSegments() && (!follows(op.getSegments(), 1, queries) ||
-                           !(op.getKeySegments()
-                                 ? follows(op.getKeySegments(), 1, keys)
-                                 : queries == keys)))
+  if (op.getSegments() &&
+      (!follows(op.getSegments(), 1, queries) ||
+       !(op.getKeySegments() ? follows(op.getKeySegments(), 1, keys)
+                             : queries == keys)))
     return false;
   for (Value extra : {Value(op.getBias()), Value(op.getMask())}) {
     if (!extra)

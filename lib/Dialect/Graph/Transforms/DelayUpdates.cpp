@@ -122,8 +122,8 @@ LogicalResult Delays::findParameters() {
   return success();
 }
 
-/// A gradient that was kept, with the scale of this step's loss, and `back`. What
-/// is kept has none, because scales change; they are powers of two.
+/// A gradient that was kept, with the scale of this step's loss, and `back`.
+/// What is kept has none, because scales change; they are powers of two.
 Value Delays::scaled(Value gradient, bool back) {
   if (!lossScale)
     return gradient;

@@ -11,9 +11,9 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "llvm/ADT/StringSet.h"

@@ -100,12 +100,11 @@ BlockArgument Scaling::addState(StringRef name, StringRef slot,
                                 ArrayRef<int64_t> shape) {
   std::string whole = (name + "_" + slot).str();
   auto text = [&](StringRef value) { return builder.getStringAttr(value); };
-  DictionaryAttr attributes =
-      builder.getDictionaryAttr({builder.getNamedAttr(kNameAttr, text(whole)),
-                                 builder.getNamedAttr(kRoleAttr, text("state")),
-                                 builder.getNamedAttr(kSlotAttr, text(whole)),
-                                 builder.getNamedAttr(kOptionalAttr,
-                                                      text("scales of fp8"))});
+  DictionaryAttr attributes = builder.getDictionaryAttr(
+      {builder.getNamedAttr(kNameAttr, text(whole)),
+       builder.getNamedAttr(kRoleAttr, text("state")),
+       builder.getNamedAttr(kSlotAttr, text(whole)),
+       builder.getNamedAttr(kOptionalAttr, text("scales of fp8"))});
   unsigned index = entry.getNumArguments();
   // Inserting an argument of tensor type cannot fail.
   (void)entry.insertArgument(index, RankedTensorType::get(shape, f32),

@@ -178,7 +178,7 @@ std::string CublasLtMatmuls::keyBegin() const {
 }
 
 std::string CublasLtMatmuls::keyOf(const ContractCommand &c,
-                                Operands operands) const {
+                                   Operands operands) const {
   std::string key;
   llvm::raw_string_ostream os(key);
   os << keyBegin() << dtypeName(c.type) << ' ' << c.m << 'x' << c.n << 'x'
@@ -200,7 +200,7 @@ std::string CublasLtMatmuls::keyOf(const ContractCommand &c,
 }
 
 Expected<Contraction> CublasLtMatmuls::describe(const ContractCommand &command,
-                                             Operands operands) {
+                                                Operands operands) {
   if (Error error = open())
     return error;
   Contraction contraction(*library, command, operands);
@@ -259,7 +259,7 @@ static std::string hexOf(const lt::Algorithm &algorithm) {
 }
 
 Expected<Contraction> CublasLtMatmuls::make(const ContractCommand &command,
-                                         Operands operands) {
+                                            Operands operands) {
   Expected<Contraction> contraction = describe(command, operands);
   if (!contraction)
     return contraction;
@@ -285,8 +285,8 @@ Expected<Contraction> CublasLtMatmuls::make(const ContractCommand &command,
 }
 
 Expected<float> CublasLtMatmuls::measure(const Contraction &contraction,
-                                      const lt::Algorithm &algorithm,
-                                      CUstream stream) const {
+                                         const lt::Algorithm &algorithm,
+                                         CUstream stream) const {
   constexpr int repetitions = 3;
   CUevent events[2] = {};
   auto run = [&]() -> Expected<float> {
@@ -322,7 +322,7 @@ Expected<float> CublasLtMatmuls::measure(const Contraction &contraction,
 }
 
 Error CublasLtMatmuls::tune(const ContractCommand &command, Operands operands,
-                         CUstream stream) {
+                            CUstream stream) {
   Expected<Contraction> contraction = describe(command, operands);
   if (!contraction)
     return contraction.takeError();

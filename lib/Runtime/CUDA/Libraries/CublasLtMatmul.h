@@ -63,7 +63,8 @@ class CublasLtMatmuls {
 public:
   /// `device` is the name of the GPU, of which choices are; `workspace` has
   /// `kContractionWorkspaceBytes`.
-  CublasLtMatmuls(const Driver &driver, std::string device, CUdeviceptr workspace)
+  CublasLtMatmuls(const Driver &driver, std::string device,
+                  CUdeviceptr workspace)
       : driver(driver), device(std::move(device)), workspace(workspace) {}
   ~CublasLtMatmuls();
   CublasLtMatmuls(const CublasLtMatmuls &) = delete;

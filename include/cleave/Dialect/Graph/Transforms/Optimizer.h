@@ -89,8 +89,8 @@ public:
   update(UpdateBuilder &builder) const = 0;
 
   /// Whether the size of an update hardly depends on the gradient's: a gradient
-  /// that is zero up to rounding then moves its parameter all the same, if there
-  /// is no state yet. Random tests begin with state for such a rule.
+  /// that is zero up to rounding then moves its parameter all the same, if
+  /// there is no state yet. Random tests begin with state for such a rule.
   virtual bool isScaleFree() const { return false; }
 
   const OptimizerSetting *find(llvm::StringRef setting) const;

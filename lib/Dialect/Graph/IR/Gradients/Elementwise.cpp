@@ -95,8 +95,9 @@ UNARY(SiluOp, f.mul(g, siluSlope(f, x)))
 // A comparison that is false for NaN, so that a NaN of the operand reaches its
 // gradient.
 UNARY(ReluOp, f.select(f.compare(Predicate::le, y, zero(f, y)), zero(f, y), g))
-// An op of its own; its formula is in GraphToExec/Kernels/ElementwiseKernels.cpp
-// and in Interpreter/Models/Elementwise.cpp.
+// An op of its own; its formula is in
+// GraphToExec/Kernels/ElementwiseKernels.cpp and in
+// Interpreter/Models/Elementwise.cpp.
 UNARY(GeluOp, GeluGradOp::create(builder, getLoc(), g, x, getTanh()))
 
 #undef UNARY

@@ -125,11 +125,10 @@ CLEAVE_GRADIENTS(HeadLossOp) {
   if (!resultGradients[0])
     return success();
   Formula f{builder, getLoc()};
-  auto gradients =
-      HeadLossOp::create(builder, getLoc(), getInput(), getWeight(), getBias(),
-                         getTargets(), resultGradients[0], getIgnoreIndexAttr(),
-                         getLabelSmoothingAttr(), getChunkRowsAttr(),
-                         getNarrowLogitsAttr());
+  auto gradients = HeadLossOp::create(
+      builder, getLoc(), getInput(), getWeight(), getBias(), getTargets(),
+      resultGradients[0], getIgnoreIndexAttr(), getLabelSmoothingAttr(),
+      getChunkRowsAttr(), getNarrowLogitsAttr());
   // Input, weight, and the bias where there is one, come first.
   for (unsigned i = 0; i + 1 < gradients->getNumResults(); ++i)
     if (needed[i])

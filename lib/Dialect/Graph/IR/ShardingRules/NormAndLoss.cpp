@@ -19,9 +19,9 @@ struct RowRule {
           PaddingNeed padding = PaddingNeed::Any)
       : builder(op) {
     // Summands must be zero.
-    rows = builder.factors(
-        shapeOf(op->getOperand(0)).drop_back(), rowKind,
-        rowKind == FactorKind::Reduction ? PaddingNeed::Zero : padding);
+    rows = builder.factors(shapeOf(op->getOperand(0)).drop_back(), rowKind,
+                           rowKind == FactorKind::Reduction ? PaddingNeed::Zero
+                                                            : padding);
     ArrayRef<int64_t> shape = shapeOf(op->getOperand(0));
     last = builder.factor(shape.back(), lastKind);
     whole = rows;
@@ -123,8 +123,8 @@ ShardingRule CrossEntropyOp::getShardingRule() {
 ShardingRule CrossEntropyGradOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   ArrayRef<int64_t> shape = shapeOf(getLogits());
-  FactorMapping rows = builder.factors(
-      shape.drop_back(), FactorKind::Parallel, PaddingNeed::Zero);
+  FactorMapping rows = builder.factors(shape.drop_back(), FactorKind::Parallel,
+                                       PaddingNeed::Zero);
   FactorMapping whole = rows;
   whole.push_back(builder.wholeFactor(shape.back()));
   builder.operand(0) = builder.operand(2) = builder.operand(3) = rows;

@@ -178,9 +178,8 @@ ShardingRule GatherOp::getShardingRule() {
   input[dim] = getInput().getType().getElementType().isInteger(1)
                    ? builder.wholeFactor(size)
                    : builder.factor(size, FactorKind::Reduction);
-  FactorMapping own =
-      builder.factors(shapeOf(getIndices()).drop_front(batch),
-                      FactorKind::Parallel, PaddingNeed::Zero);
+  FactorMapping own = builder.factors(shapeOf(getIndices()).drop_front(batch),
+                                      FactorKind::Parallel, PaddingNeed::Zero);
   FactorMapping indices(input.begin(), input.begin() + batch);
   llvm::append_range(indices, own);
   builder.operand(0) = input;
@@ -204,10 +203,10 @@ ShardingRule ScatterAddOp::getShardingRule() {
     // An index out of range is an error, also in the padding of a batch
     // dimension.
     DimFactors factor =
-        index ? builder.sumFactor(size)
-              : builder.factor(size, FactorKind::Parallel, PartialKind::Sum,
-                               i < batch ? PaddingNeed::Zero
-                                         : PaddingNeed::Any);
+        index
+            ? builder.sumFactor(size)
+            : builder.factor(size, FactorKind::Parallel, PartialKind::Sum,
+                             i < batch ? PaddingNeed::Zero : PaddingNeed::Any);
     builder.operand(0)[i] = factor;
     if (index)
       builder.operand(1)[batch + i - dim] = factor;

@@ -39,8 +39,8 @@ void cleave::pipe::recordSaved(ProgramOp program, const Blocks &blocks) {
               graph::WorkClass::ElementWise)
         for (Value result : op.getResults())
           add(&op, op.getLoc(),
-              cast<RankedTensorType>(result.getType()).getNumElements(),
-              stage, kMaskOp);
+              cast<RankedTensorType>(result.getType()).getNumElements(), stage,
+              kMaskOp);
     Operation *terminator = invoke.getPartFunction().front().getTerminator();
     for (OpResult result : invoke->getResults()) {
       bool read = llvm::any_of(result.getUsers(), [&](Operation *user) {

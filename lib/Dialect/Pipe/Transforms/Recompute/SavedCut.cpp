@@ -78,7 +78,7 @@ namespace {
 class SavedCut {
 public:
   SavedCut(InvokeOp producer, InvokeOp consumer, const RecomputeRules &rules,
-         RecomputeTally &tally)
+           RecomputeTally &tally)
       : producer(producer), consumer(consumer),
         from(producer.getPartFunction()), to(consumer.getPartFunction()),
         rules(rules), tally(tally) {}

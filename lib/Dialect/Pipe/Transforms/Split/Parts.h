@@ -63,8 +63,8 @@ struct EntryResult {
 /// error for a sum over micro-batches that a micro-batch reads.
 llvm::FailureOr<ProgramOp> splitEntry(mlir::func::FuncOp entry,
                                       const Flow &flow, const Stages &stages,
-                                      const StepCollectives &exchanges, bool split,
-                                      bool treeSums);
+                                      const StepCollectives &exchanges,
+                                      bool split, bool treeSums);
 
 /// Replaces `entry` by a program of `parts`, in the order in which they run,
 /// each outlined as a function, and returns it. `results` are the sources of

@@ -284,7 +284,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       return failure();
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
       StepCollectives exchanges(function, *flow, mesh.getMesh(), choice.once,
-                          /*copy=*/!keepWhole);
+                                /*copy=*/!keepWhole);
       FailureOr<ProgramOp> program =
           splitEntry(function, *flow, *cut, exchanges, splitBackward, treeSums);
       if (failed(program))

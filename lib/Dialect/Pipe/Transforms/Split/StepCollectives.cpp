@@ -226,7 +226,8 @@ void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
 }
 
 StepCollectives::StepCollectives(func::FuncOp entry, const Flow &flow,
-                     const spmd::Mesh &mesh, bool gather, bool copy) {
+                                 const spmd::Mesh &mesh, bool gather,
+                                 bool copy) {
   ParameterOps ops(entry, flow, mesh);
   if (gather)
     gathered.insert(ops.collectives().begin(), ops.collectives().end());

@@ -60,8 +60,8 @@ public:
   /// Finds the collectives of R, with `gather` those of G, and with `copy` the
   /// casts of G. Where each micro-batch reads other parameters, nothing of them
   /// is made once.
-  StepCollectives(mlir::func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh,
-            bool gather, bool copy);
+  StepCollectives(mlir::func::FuncOp entry, const Flow &flow,
+                  const spmd::Mesh &mesh, bool gather, bool copy);
 
   /// Whether the op runs in part G of each stage that reads it.
   bool isGathered(mlir::Operation *op) const { return gathered.contains(op); }
