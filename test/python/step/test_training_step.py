@@ -337,7 +337,7 @@ NO_GRADIENT = (r"the loss has no gradient for any of its parameters \(weight\): 
 
 
 @pytest.mark.parametrize("compute, settings, words", [
-    (lambda weight, x: weight, {}, "the loss of '@loss' is its argument \"weight\" itself"),
+    (lambda weight, x: weight, {}, "the loss of '@loss' is its parameter \"weight\" itself"),
     (lambda weight, x: x.mean(), {}, NO_GRADIENT),
     (lambda weight, x: (weight.detach() * x).mean(), {}, NO_GRADIENT),
     (lambda weight, x: (weight * x).mean(), dict(frozen=True),
