@@ -34,7 +34,10 @@ BEYOND = {
     ("corrcoef#0", "bf16"): "a gradient of 0 is the difference of equal terms, one of them rounded",
 }
 #: Those that are beyond the error of eager code in the type.
-BEYOND_TYPED = {("corrcoef#0", "bf16"): BEYOND["corrcoef#0", "bf16"]}
+BEYOND_TYPED = {
+    ("corrcoef#0", "bf16"): BEYOND["corrcoef#0", "bf16"],
+    ("topk#6", "bf16"): "rounded elements are equal, and PyTorch takes another one of them than the first",
+}
 #: When all operators are compared each judge has as many cases or more; at most 2 % are listed.
 CASES = {"autocast": 893, "type": 892}
 
