@@ -46,7 +46,8 @@ std::string SettingFlags::read(graph::OptimizerSettings &out) const {
     std::optional<double> value =
         isFlag && text.empty() ? 1.0 : graph::parseSetting(text);
     if (!value || (!isFlag && (text == "true" || text == "false")))
-      return "--" + own.flag + " is '" + text.str() + "', which is no number";
+      return "--" + own.flag + " is '" + text.str() +
+             "', which is not a number";
     out[own.name] = *value;
   }
   return "";

@@ -93,7 +93,7 @@ struct NumberParser : llvm::cl::parser<double> {
   bool parse(llvm::cl::Option &option, llvm::StringRef name,
              llvm::StringRef text, double &value) {
     if (text.trim().empty())
-      return option.error("'" + text + "' is no number");
+      return option.error("'" + text + "' is not a number");
     return llvm::cl::parser<double>::parse(option, name, text, value);
   }
 };

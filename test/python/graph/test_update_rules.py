@@ -176,7 +176,7 @@ def test_parameters_of_a_stack_are_updated_each_on_its_own(rule, make, in_double
     ("optimizer=adafactor beta2-decay=0.5", "beta2_decay of adafactor is 0.5; it must be finite "
      "and below 0"),
     ("optimizer=adafactor scale-parameter=2", "it must be true or false"),
-    ("optimizer=lamb beta1=x", "optimizer: beta1 is 'x', which is no number"),
+    ("optimizer=lamb beta1=x", "optimizer: beta1 is 'x', which is not a number"),
 ])
 def test_settings_that_are_refused(settings, message):
     with pytest.raises(ToolError, match=re.escape(message)):

@@ -103,7 +103,7 @@ def test_nothing_is_made_again_without_a_clip():
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_a_step_that_stops_is_taken_back(clip):
-    """No label counts in one; in another, the norm is no number."""
+    """No label counts in one; in another, the norm is not a number."""
     optimizer = cleave.AdamW(lr=1e-2, max_grad_norm=clip)
     step, other = compiled(optimizer, True), compiled(optimizer, False)
     data = batches(3)

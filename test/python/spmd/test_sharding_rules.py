@@ -6,7 +6,7 @@ For each factor of a rule the op is partitioned and executed on the slices that
 the rule makes, and the recombined results are compared with those of the whole
 op; where the rule says that the op is linear in some operands, these are
 replaced by summands. Each factor is padded, too: with what the rule asks for or,
-where it asks for nothing, with what is no number.
+where it asks for nothing, with what is not a number.
 """
 
 import json

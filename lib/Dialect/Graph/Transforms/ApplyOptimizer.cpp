@@ -467,7 +467,7 @@ struct ApplyOptimizer final
       std::optional<double> value = parseSetting(text);
       if (!value) {
         step->emitError() << "optimizer: " << name << " is '" << text
-                          << "', which is no number";
+                          << "', which is not a number";
         return signalPassFailure();
       }
       options.settings[name] = *value;
