@@ -197,8 +197,9 @@ checkBounds(const Option &option, double value, const std::string &shown) {
   return OptionMistake{option.name, " must be " + range + ", not " + shown};
 }
 
-/// What a value of an option's kind is, for the message on another one.
-static std::string describeKind(const Option &option) {
+/// What a value of an option's kind is, for the message on another one. A size
+/// without a unit counts `bare` bytes.
+static std::string describeKind(const Option &option, int64_t bare) {
   switch (option.kind) {
   case OptionKind::Flag:
     return "on or off";
@@ -208,9 +209,9 @@ static std::string describeKind(const Option &option) {
     return "a finite number";
   case OptionKind::Size:
     return "a size: a number of " +
-           std::string(option.unit == 1      ? "bytes"
-                       : option.unit == 1024 ? "KiB"
-                                             : "MiB") +
+           std::string(bare == 1      ? "bytes"
+                       : bare == 1024 ? "KiB"
+                                      : "MiB") +
            ", or with a unit, as 80GB (10^9 bytes each) or 24GiB (2^30)";
   case OptionKind::Choice:
     return listChoices(option.choices);
@@ -240,7 +241,7 @@ static std::optional<OptionMistake> put(const Option &option,
       return OptionMistake{option.name, " has a zero byte"};
     if (option.kind == OptionKind::Choice &&
         !llvm::is_contained(option.choices, *text))
-      return OptionMistake{option.name, " is " + describeKind(option) +
+      return OptionMistake{option.name, " is " + listChoices(option.choices) +
                                             ", not '" + shown + "'"};
     if (option.problem)
       if (std::string why = option.problem(*text); !why.empty())
@@ -253,7 +254,7 @@ static std::optional<OptionMistake> put(const Option &option,
 
 std::optional<OptionMistake> Option::set(CompileOptions &options,
                                          StringRef text, int64_t bare) const {
-  OptionMistake other{name, " is " + describeKind(*this) + ", not '" +
+  OptionMistake other{name, " is " + describeKind(*this, bare) + ", not '" +
                                 text.str() + "'"};
   OptionValue value = text.str();
   switch (kind) {
@@ -296,7 +297,7 @@ std::optional<OptionMistake> Option::set(CompileOptions &options,
   std::string shown = value.getAsString()
                           ? "'" + value.getAsString()->str() + "'"
                           : llvm::formatv("{0}", value).str();
-  OptionMistake other{name, " is " + describeKind(*this) + ", not " + shown};
+  OptionMistake other{name, " is " + describeKind(*this, 1) + ", not " + shown};
   switch (kind) {
   case OptionKind::Flag:
     if (auto flag = value.getAsBoolean())

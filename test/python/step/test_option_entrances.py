@@ -69,6 +69,8 @@ def reason(text, rows):
     for row in sorted(rows.values(), key=lambda row: -len(row["flag"])):
         if row["flag"]:
             text = re.sub(rf"--{re.escape(row['flag'])}\b(?!-)", row["key"], text)
+    # A number alone counts other bytes there, and the message says which.
+    text = re.sub(r"a number of [KM]iB", "a number of bytes", text)
     return re.sub(r"(\d)B\b", r"\1", text)
 
 
@@ -102,6 +104,7 @@ def test_sets_are_accepted_and_refused():
     ({"threads": -3}, "threads must be positive"),
     ({"micro_batches": 2, "deterministic": 4}, "micro_batches is replaced by the grains"),
     ({"residual": True}, "residual is 16bit or f32, not true"),
+    ({"memory_limit": "lots"}, "memory_limit is a size: a number of bytes, or with a unit"),
 ])
 def test_json_refuses(options, words):
     assert words in _cleave.check_options(json.dumps(options))
