@@ -20,6 +20,7 @@ import functools
 import gc
 import inspect
 import json
+import logging
 import multiprocessing
 import os
 import pathlib
@@ -125,11 +126,30 @@ def takes_mask(module):
 
 def attempt(name, task, kind, full, kinds=(False, True)):
     """What became of a class: {"status", "why"}."""
-    import logging
+    with quiet():
+        return _attempt(name, task, kind, full, kinds)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without what libraries say of models of random weights, on one thread; afterwards as
+    before."""
+    disabled, threads = logging.root.manager.disable, torch.get_num_threads()
+    verbosity = transformers.logging.get_verbosity()
     logging.disable(logging.WARNING)
     transformers.logging.set_verbosity_error()
-    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        transformers.logging.set_verbosity(verbosity)
+        torch.set_num_threads(threads)
+
+
+def _attempt(name, task, kind, full, kinds):
     import cleave.trace
     from cleave.trace.export import eager_step
     start = time.time()
