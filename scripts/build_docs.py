@@ -39,6 +39,9 @@ PYTHON = (
     "cleave.feed.source.FeedError", "cleave.feed.store.Store", "cleave.feed.store.Record",
 )
 
+#: Pages that have another name, or are in another folder, in the repository.
+MOVED = {"examples/README.md": "Examples.md", "CONTRIBUTING.md": "Contributing.md", "CHANGELOG.md": "Changelog.md"}
+
 
 def llvm(*query):
     return subprocess.check_output(["llvm-config-22", *query], text=True).strip()
@@ -68,7 +71,8 @@ def moved(text):
     """A page with the links that it has where all pages are in one folder; files that are not
     pages are named without a link."""
     text = re.sub(r"\[(`[^`]*`)\]\(\w+\.py\)", r"\1", text)
-    text = re.sub(r"\]\((\.\./)?examples/README\.md", "](Examples.md", text)
+    for file, page in MOVED.items():
+        text = re.sub(rf"\]\((\.\./)?{re.escape(file)}", f"]({page}", text)
     return re.sub(r"(\]\(|src=\")(\.\./)?docs/", r"\1", text)
 
 
@@ -81,7 +85,7 @@ def stage(folder):
     shutil.copytree(ROOT / "examples" / "pictures", folder / "pictures")
     # The README is the map of the folder; the site has its navigation.
     pages = {path.name: path for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"}
-    pages |= {"index.md": ROOT / "README.md", "Examples.md": ROOT / "examples" / "README.md"}
+    pages |= {"index.md": ROOT / "README.md"} | {page: ROOT / file for file, page in MOVED.items()}
     for name, path in pages.items():
         (folder / name).write_text(moved(path.read_text()))
     write_tables(folder / "reference")
