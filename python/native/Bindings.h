@@ -8,7 +8,7 @@
 #ifndef CLEAVE_PYTHON_NATIVE_BINDINGS_H
 #define CLEAVE_PYTHON_NATIVE_BINDINGS_H
 
-#include "PySession.h"
+#include "Session.h"
 
 namespace cleave::python {
 

@@ -144,5 +144,5 @@ def test_ranks_that_are_threads_run_nothing_of_a_user():
     calls = {path.name: path.read_text().count("gil_scoped_acquire") for path in here.glob("*.h")}
     calls |= {path.name: path.read_text().count("gil_scoped_acquire") for path in here.glob("*.cpp")}
     assert {name for name, count in calls.items() if count} == {"PyProcesses.h"}
-    session = (here / "PySession.h").read_text()
+    session = (here / "Session.cpp").read_text()
     assert "gil_scoped_release" in session

@@ -4,7 +4,7 @@
 composes of smaller operators, and simplify the movement of elements.
 
     activation.py  gelu and silu            norm.py      layer norm, RMS norm
-    attention.py   softmax(Q K^T) V         position.py  rotary position embedding
+    attention.py   softmax(Q K^T) V         rotary.py    rotary position embedding
     movement.py    gathers, reshapes, contractions
 
 A pattern matches the mathematics of a subgraph; it does not depend on names of models or
@@ -16,7 +16,7 @@ from .attention import composed_attention
 from .movement import (contraction_to_linear, gather_of_known, reduce_of_reshape,
                        rows_of_reshape, slice_of_linear)
 from .norm import norm, norm_bias, norm_weight
-from .position import rope
+from .rotary import rope
 
 #: The patterns, in the order in which they are tried at each op.
 PATTERNS = [gather_of_known, contraction_to_linear, slice_of_linear, rows_of_reshape,
