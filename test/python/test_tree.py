@@ -3,6 +3,7 @@
 """The tree as docs/Architecture.md has it: which folder may include which."""
 import ast
 import collections
+import json
 import pathlib
 import re
 import subprocess
@@ -203,6 +204,14 @@ def test_no_test_imports_a_test():
                      [name.name for name in node.names] if isinstance(node, ast.Import) else [])
             found += [f"{path.name} imports {name}" for name in names if name.startswith("test_")]
     assert not found
+
+
+def test_questions_name_files():
+    """test/which_file.json: thirty questions whose answers are found by the names of files."""
+    questions = json.loads((ROOT / "test/which_file.json").read_text())["questions"]
+    assert len(questions) >= 30
+    for question, files in questions:
+        assert files and all((ROOT / file).is_file() for file in files), question
 
 
 def test_names_are_unique():
