@@ -56,3 +56,18 @@ def test_other_commands(tmp_path):
         assert seen.returncode == 0, f"{line}\n{seen.stdout}"
         assert " 0 tests" not in seen.stdout, line
     assert "spmd.mesh" in (tmp_path / "local.mlir").read_text()
+
+
+@pytest.mark.skipif(not proofs.ALL, reason="a long proof: it builds the project")
+def test_the_first_hour(tmp_path):
+    """All commands, in a fresh clone of what is committed, with a clean environment."""
+    clone = tmp_path / "cleave"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    own = {"HOME": str(tmp_path), "LANG": "C.UTF-8",
+           "PATH": os.pathsep.join([str(clone / "build/bin"), str(clone / ".venv/bin"), "/usr/local/bin", "/usr/bin", "/bin"])}
+    own |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    for line in ["make build", *commands()]:
+        place = {**own, "PYTHONPATH": str(clone / "python")} if line.startswith("python ") else own
+        seen = subprocess.run(line, shell=True, cwd=clone, env=place, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=7200)
+        assert seen.returncode == 0, f"{line}\n{seen.stdout[-4000:]}"
