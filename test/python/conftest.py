@@ -8,10 +8,12 @@ interpreter), `interpreter`, `step` (cleave.compile and its step), `reports`,
 `run` (cleave-run, checkpoints, processes), `feed` (databases), `docs` (what pages say), `examples`.
 """
 import importlib
+import logging
 import os
 import pathlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -83,6 +85,37 @@ def pytest_runtest_setup(item):
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def shared_state():
+    """What tests of one process share and could change for each other."""
+    log = logging.getLogger("cleave")
+    return {
+        "logging.disable": logging.root.manager.disable,
+        "the logger": (log.level, log.disabled, log.propagate, tuple(log.filters), tuple(log.handlers)),
+        # PyTorch's compiler sets some of its own.
+        **{f"${n}": v for n, v in os.environ.items()
+           if not n.startswith(("PYTEST_", "TORCHINDUCTOR_", "TRITON_"))},
+        "the folder": os.getcwd(),
+        "the default type": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "threads": torch.get_num_threads(),
+        "signals": tuple(signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)),
+        "sys.excepthook": sys.excepthook,
+    }
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_trace():
+    """A test leaves the process as it found it: the next one runs as if it were alone. (Set up
+    before what a test asks for, so it sees the process after that is torn down.)"""
+    before = shared_state()
+    yield
+    after = shared_state()
+    changed = {n: (before.get(n), after.get(n)) for n in {*before, *after} if before.get(n) != after.get(n)}
+    assert not changed, "the test changed what other tests of this process meet"
 
 
 def pytest_configure(config):

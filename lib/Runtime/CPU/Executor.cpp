@@ -150,7 +150,7 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
   if (tier)
     if (std::string why = tier->failure(); !why.empty())
       return Stop{std::move(why), false, false, true};
-  team->adopt();
+  ThreadTeam::Adopted adopted = team->adopt();
   checks = {};
   offloaded = {};
   updatedAgain = 0;

@@ -251,7 +251,7 @@ llvm::Error Executor::Resolver::run() {
 void Executor::tune(const Program &program, const Arena &arena,
                     const ThreadTeam &team, ContractionTuner &tuner) {
   (void)cacheLibraryMemory();
-  team.adopt();
+  ThreadTeam::Adopted adopted = team.adopt();
   forEachCommand(program, [&](const Command &command,
                               llvm::ArrayRef<int64_t> row) {
     if (command.kind != CommandKind::Contract)
@@ -285,7 +285,7 @@ llvm::Expected<Executor> Executor::create(const Artifact &artifact,
   executor.requests.emplace(artifact.programOf(communicator->rank),
                             communicator);
   executor.tier = tier;
-  team.adopt();
+  ThreadTeam::Adopted adopted = team.adopt();
   Resolver resolver(executor, artifact, arena, team, tuner);
   if (llvm::Error error = resolver.run())
     return error;

@@ -24,6 +24,9 @@ void GOMP_parallel(void (*fn)(void *), void *data, unsigned numThreads,
                    unsigned flags);
 int omp_get_thread_num(void);
 int omp_get_num_threads(void);
+int omp_get_max_threads(void);
+int omp_get_dynamic(void);
+int omp_get_max_active_levels(void);
 void omp_set_num_threads(int);
 void omp_set_dynamic(int);
 void omp_set_max_active_levels(int);
@@ -61,7 +64,6 @@ ThreadTeam::ThreadTeam(int wanted, int firstCore, bool pinCaller) {
   const cpu_set_t &allowed = processCores();
   threads = std::clamp(wanted > 0 ? wanted : defaultThreads(), 1,
                        Program::kMaxThreads);
-  adopt();
   if (firstCore < 0 || std::getenv("OMP_PROC_BIND"))
     return;
   run([&](int thread, int) {
@@ -81,10 +83,18 @@ ThreadTeam::ThreadTeam(int wanted, int firstCore, bool pinCaller) {
   });
 }
 
-void ThreadTeam::adopt() const {
+ThreadTeam::Adopted::Adopted(int wanted)
+    : threads(omp_get_max_threads()), dynamic(omp_get_dynamic()),
+      levels(omp_get_max_active_levels()) {
   omp_set_dynamic(0);
   omp_set_max_active_levels(1);
+  omp_set_num_threads(wanted);
+}
+
+ThreadTeam::Adopted::~Adopted() {
   omp_set_num_threads(threads);
+  omp_set_max_active_levels(levels);
+  omp_set_dynamic(dynamic);
 }
 
 void ThreadTeam::run(llvm::function_ref<void(int, int)> body) const {

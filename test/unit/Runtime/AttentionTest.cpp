@@ -363,10 +363,11 @@ TEST(Attention, RandomAgainstDefinition) {
     // The same bits on one thread.
     Floats o = t.o, dQ = t.dQ, dK = t.dK, dV = t.dV, dBias = t.dBias;
     ThreadTeam single(1);
-    single.adopt();
-    attentionForward(c, t.p, single);
-    attentionBackward(c, t.p, single);
-    team.adopt();
+    {
+      ThreadTeam::Adopted adopted = single.adopt();
+      attentionForward(c, t.p, single);
+      attentionBackward(c, t.p, single);
+    }
     EXPECT_EQ(o, t.o);
     EXPECT_EQ(dQ, t.dQ);
     EXPECT_EQ(dK, t.dK);

@@ -220,7 +220,7 @@ TEST(LibraryMemory, Settles) {
     sgemm(false, true, n, n, n, 1.0f, a.data(), n, b.data(), n, 0.0f, c.data(),
           n);
   };
-  team.adopt();
+  ThreadTeam::Adopted adopted = team.adopt();
   multiply();
   int64_t before = libraryMemoryBytes();
   EXPECT_GT(before, 0);

@@ -34,10 +34,23 @@ public:
 
   int size() const { return threads; }
 
-  /// Makes this team that of the library for calls from the current thread.
-  /// Called at the start of each step, because OpenMP keeps the setting per
-  /// thread.
-  void adopt() const;
+  /// What OpenMP keeps of a thread; given back at the end of the scope, since
+  /// the thread may be an application's, whose own parallel regions follow.
+  class Adopted {
+  public:
+    explicit Adopted(int threads);
+    ~Adopted();
+    Adopted(const Adopted &) = delete;
+    Adopted &operator=(const Adopted &) = delete;
+
+  private:
+    int threads, dynamic, levels;
+  };
+
+  /// Makes this team that of the library for calls from the current thread, in
+  /// a scope. Called at the start of each step, because OpenMP keeps the
+  /// setting per thread.
+  [[nodiscard]] Adopted adopt() const { return Adopted(threads); }
 
   /// Splits [0, n) into at most `size()` contiguous pieces of at least `grain`
   /// items and runs them; the split depends on these numbers only. Boundaries
