@@ -17,8 +17,9 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def commands():
-    """The lines of its shell blocks, but for the build."""
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S) for line in block.splitlines()]
+    """The commands of its shell blocks, but for the build."""
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S)
+             for line in re.sub(r"\\\n *", "", block).splitlines()]
     assert lines[0] == "make build" and len(lines) >= 9
     return lines[1:]
 
