@@ -72,12 +72,14 @@ def page(table):
     """The page of the documentation."""
     lines = [
         "# Models of transformers", "",
-        "Written by `test/python/support/model_census.py` from `models.json` beside it. Each class of the",
+        "You find here whether a model class of the transformers library trains with Cleave, and if not, why.",
+        "",
+        "`test/python/support/model_census.py` writes this page from `models.json` beside it. Each class of the",
         f"library's mappings ({transformers.__version__}) for causal, masked and sequence-to-sequence language",
         "models and for sequence and image classification is built small, with random weights and without",
         "dropout, and tried. Losses of steps may differ from PyTorch's by 1e-4 of their size, and the",
-        "update of a tensor by 1e-3 of its norm, or of 1e-5 of the largest; where PyTorch's own steps in",
-        "f32 and f64 differ so at every rate, also by the rounding of the weights.", ""]
+        "update of a tensor by 1e-3 of its norm, or of 1e-5 of the largest. If PyTorch's own steps in",
+        "f32 and f64 differ so at every rate, the update may also differ by the rounding of the weights.", ""]
     count = collections.Counter(f["status"] for f in table.values())
     if len(table) < len(classes()):
         lines += [f"{len(table)} of {len(classes())} classes were tried.", ""]

@@ -50,10 +50,12 @@ def page(table, operators, left_out):
     lines = [
         "# Operators of PyTorch",
         "",
-        "Written by `operator_table.py` from `operators_refused.json`, both in `test/python/support`; a test",
+        "You find here which operators of PyTorch cannot be traced, and why; all others of its database can.",
+        "",
+        "`operator_table.py` writes this page from `operators_refused.json`, both in `test/python/support`; a test",
         "fails when the table is not true. The samples are those of PyTorch's own operator database, `op_db`:",
         "operators of f32 that have a gradient, without `linalg`, `fft`, `special`, `sparse` and complex",
-        "numbers; of an operator that has more than 64, so many are drawn. What is traced has the values",
+        "numbers. If an operator has more than 64 samples, 64 are drawn. Traced operators have the values",
         "and gradients of PyTorch, also at 0, bounds, infinity and NaN.",
         "",
         f"Of {operators} operators, {operators - len(table)} are traced with all their samples and "
