@@ -24,10 +24,10 @@ help:
 	@echo "make test-all   the same, with the long proofs in full"
 	@echo "make check-lit | check-unit | check-py FILTER=words"
 	@echo "                one suite; of it the tests whose names have the words"
-	@echo "make lint       clang-format and ruff, without changes"
+	@echo "make lint       clang-format, ruff and words, without changes"
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
 	@echo "                also beside JAX's; compile time"
-	@echo "make test-cuda  equality with the processor on this machine's GPU"
+	@echo "make test-cuda  equality with the CPU on this machine's GPU"
 	@echo "make bench-cuda step time and memory on this machine's GPU, beside"
 	@echo "                PyTorch's; rates of kernels"
 	@echo "make loss-cuda  losses of bf16 training on it, beside PyTorch's in f32"
@@ -51,10 +51,11 @@ build: dependencies $(BUILD)/build.ninja
 test: build
 	$(VENV) test/run.py --build $(BUILD)
 
-# Forms of C++ and mistakes in Python that need no build.
+# Forms of C++, mistakes in Python and words, which need no build.
 lint: dependencies
 	git ls-files '*.h' '*.cpp' | xargs clang-format-22 --dry-run -Werror
 	$(VENV) -m ruff check
+	$(VENV) scripts/check_words.py
 
 check-lit check-unit check-py: check-%: build
 	$(VENV) test/run.py --build $(BUILD) --suite $(patsubst py,python,$*) $(if $(FILTER),--filter "$(FILTER)")

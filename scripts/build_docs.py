@@ -29,7 +29,7 @@ TABLES = {
     "ConversionPasses": ("Conversions", "-gen-pass-doc", "Conversion/Passes.td"),
 }
 
-#: What the Python reference has, in this order.
+#: The names in the Python reference, in this order.
 PYTHON = (
     "cleave.compiler.api.compile", "cleave.runtime.step.Step", "cleave.reports.text.Reports",
     "cleave.runtime.checkpoint.Checkpoints", "cleave.runtime.checkpoint.load", "cleave.runtime.results",

@@ -64,7 +64,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name.rpartition(".")[2] not in PUBLIC:
             warnings.warn(f"{name} is {found} now; the former name goes with the next version",
                           DeprecationWarning, stacklevel=2)
-        # What an import gives is what is there when the module has run.
+        # An import gives the module that is there when it has run.
         sys.modules[name] = importlib.import_module(found)
 
 

@@ -27,7 +27,7 @@ _FORMS, _ALIASES = "cleave.forms", "cleave.aliases"
 
 @dataclasses.dataclass
 class ExportReport:
-    """What an export has cost."""
+    """The costs of an export."""
 
     kind: str
     path: str
@@ -85,7 +85,7 @@ def export(step, kind: str, path: str | os.PathLike,
             the exported weights are compared with the step's.
 
     Raises:
-        TypeError: `step` is no compiled step.
+        TypeError: `step` is not a compiled step.
         ValueError: there is no such kind, no batch in `data`, or a weight is not finite.
         OSError: the file cannot be written.
     """
@@ -97,7 +97,7 @@ def export(step, kind: str, path: str | os.PathLike,
 
 
 class Model(Protocol):
-    """What is exported. Ranks that are processes make the same calls."""
+    """The exported tensors. Ranks that are processes make the same calls."""
 
     #: The processes that are its ranks; None for threads of this one.
     processes: Any
@@ -214,7 +214,7 @@ def _weights(step) -> dict[str, list[int]]:
 
 
 def _encode(kind: str, value: torch.Tensor, inputs) -> tuple[dict[str, torch.Tensor], Any]:
-    """What is stored of a tensor, by the suffix of its name, and what the metadata says."""
+    """The stored tensors of one, by the suffix of its name, and its metadata."""
     if kind == "bf16":
         narrow = value.to(torch.bfloat16) if value.is_floating_point() else value
         return {"": narrow.clone()}, None

@@ -31,7 +31,7 @@ such as --quantize or --precision.
 exit status: 0, 1 for an error, 2 for a mistake in the arguments. A file is written whole or not at
 all."""
 
-#: What `cleave-run --token-dtype` takes.
+#: The values of `cleave-run --token-dtype`.
 _TOKENS = ("u8", "u16", "u32", "i32", "i64")
 
 

@@ -10,7 +10,7 @@ from .source import FeedError
 
 
 def on_row(function: Callable, row, name: str, place: str):
-    """What a function of the user makes of a row. Raises FeedError with the row."""
+    """The result of a user's function for a row. Raises FeedError with the row."""
     try:
         return function(row)
     except Exception as error:

@@ -154,7 +154,7 @@ class Feed:
 
     def _rows(self):
         """Cleaned rows from the position on, None for those that are left out, each with the
-        position behind it."""
+        position after it."""
         epoch, at = (divmod(self._used, self._known_count()) if self._used or self._check
                      else (0, 0))
         if self._check and self._check != _check_of(self._count):

@@ -36,7 +36,7 @@ class Source:
     """The rows of a query, in the order of a column whose values differ.
 
     A subclass gives `page` and `count`. Rows are read in pages, each by a query of its own that
-    begins behind the last row of the one before it: no transaction lasts as long as an epoch, and
+    begins after the last row of the one before it: no transaction lasts as long as an epoch, and
     rows that others insert or remove meanwhile move no other row.
 
     Attributes:

@@ -26,7 +26,7 @@ _PART = 4 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a store knows of a model.
+    """The facts that a store has of a model.
 
     Attributes:
         hash: SHA-256 of the files of its checkpoint, one after another: parameters, optimizer

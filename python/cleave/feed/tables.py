@@ -19,7 +19,7 @@ from typing import Iterable, Iterator
 from .postgres import connect, database_name, one_line
 from .source import FeedError, driver
 
-#: What is known of a model, in the order of the columns.
+#: The facts of a model, in the order of the columns.
 COLUMNS = ("hash", "parent", "query", "step", "created", "files")
 
 
@@ -71,7 +71,7 @@ class SQLTables:
         self._run(work)
 
     def all(self) -> list[dict]:
-        """What is known of each model, oldest first."""
+        """The facts of each model, oldest first."""
         def work(cursor):
             cursor.execute(f"SELECT {', '.join(COLUMNS)} FROM cleave_models ORDER BY created, step")
             return [dict(zip(COLUMNS, row)) for row in cursor.fetchall()]

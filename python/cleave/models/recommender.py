@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""A recommendation model: tables of many categories beside small products."""
+"""A recommendation model: tables of many categories beside small matmuls."""
 
 from __future__ import annotations
 

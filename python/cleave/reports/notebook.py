@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a notebook shows of a step: memory (memory_picture.py), placement and schedule as
+"""The pictures of a step in a notebook: memory (memory_picture.py), placement and schedule as
 SVG."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Reports:
         return compiling() if cached else contextlib.nullcontext()
 
     def report(self) -> dict:
-        """What `cleave-compile --report` writes."""
+        """The report that `cleave-compile --report` writes."""
         return json.loads(self._live.compiled.report())
 
     def memory(self, position: int | None = None,
@@ -209,7 +209,7 @@ class Reports:
 
 
 def _write(name: str, path: str | os.PathLike, text: str) -> None:
-    """Writes a picture. Raises TypeError for what is no path: a number would be an open file, as 1
+    """Writes a picture. Raises TypeError for anything but a path: a number would be an open file, as 1
     is standard output, which would be closed."""
     with open(path_of(name, path), "w", encoding="utf-8") as file:
         file.write(text)

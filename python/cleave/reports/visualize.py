@@ -26,7 +26,7 @@ def parts(shape, dims, mesh, positions=None) -> list[Part]:
     """The shards of a tensor.
 
     Args:
-        shape: of the whole tensor.
+        shape: of the global tensor.
         dims: for each dimension the axes that shard it, major to minor, each a
             dict of `axis`, `pre` (the parts of its more significant digits) and
             `size`.

@@ -13,7 +13,7 @@ from .state import not_dense, wide_type
 
 
 def shape_key(inputs: Sequence[torch.Tensor]) -> tuple:
-    """What a program is compiled for; inputs of 16 bits may also be given in f32."""
+    """The shapes and types that a program is compiled for; inputs of 16 bits may also be given in f32."""
     return tuple((tuple(t.shape), wide_type(t.dtype)) for t in inputs)
 
 

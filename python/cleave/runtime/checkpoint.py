@@ -16,7 +16,7 @@ from .results import StepError
 from .state import flag, path_of, problem
 from .tensor_file import read_tensors
 
-#: What a checkpoint has beside tensors; a folder without it is none.
+#: The file of a checkpoint beside tensors; a folder without it is not a checkpoint.
 _FACTS = "training.json"
 
 
@@ -129,8 +129,8 @@ def load(folder: str | os.PathLike, model):
             `Step`, which goes on from there (`Step.load`).
 
     Returns:
-        `model`, changed in place. On an error it is as before. What the compiled step
-        does not read is not in a checkpoint: it stays, with a warning.
+        `model`, changed in place. On an error it is as before. Tensors that the
+        compiled step does not read are not in a checkpoint: they stay, with a warning.
 
     Raises:
         FileNotFoundError: there is no checkpoint.

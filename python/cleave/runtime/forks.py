@@ -15,7 +15,7 @@ from typing import Any
 
 #: Held while a model is traced: torch.export changes what all threads have.
 TRACING = threading.RLock()
-#: What has native `compiled` and `session`, each None or an object.
+#: Objects with native `compiled` and `session`, each None or an object.
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 #: The threads that compile, load, run or free programs, which takes locks of native libraries.
 _busy: set[int] = set()

@@ -23,7 +23,7 @@ import torch
 
 from .. import messages
 
-#: What `ranks` of `cleave.compile` may be.
+#: The values of `ranks` of `cleave.compile`.
 WHERE = ("auto", "threads", "processes")
 
 
@@ -70,7 +70,7 @@ def connect(ranks: str, axes: Mapping[str, int], patience: int | None = None):
 
 
 def _secret() -> str:
-    """What the processes that torchrun has started know and no others do: the first one leaves
+    """A secret of the processes that torchrun has started: the first one leaves
     it in the launcher's store. "" where there is none."""
     if "CLEAVE_SECRET" in os.environ or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return ""
@@ -134,8 +134,8 @@ def agree_on_values(processes, traced) -> None:
 
 
 def lead(processes, what: str, work: Callable[[], Any]) -> Any:
-    """What `work()` returns on the first process, which alone calls it, in all of them: plain
-    data. What it raises there, all raise. The processes compare `what` before. With None,
+    """The result of `work()` on the first process, which alone calls it, in all of them: plain
+    data. If it raises there, all raise. The processes compare `what` before. With None,
     `work()`."""
     if processes is None:
         return work()
@@ -144,7 +144,7 @@ def lead(processes, what: str, work: Callable[[], Any]) -> Any:
 
 
 def together(processes, what: str, work: Callable[[], Any]) -> Any:
-    """What `work()` returns in this process; all call it, and what it raises in one of them, all
+    """The result of `work()` in this process; all call it, and if it raises in one of them, all
     raise. The processes compare `what` before. With None, `work()`."""
     if processes is None:
         return work()
@@ -196,7 +196,7 @@ def _compare(processes, facts: Mapping[str, Any]) -> None:
 
 
 def _watch(processes) -> None:
-    """What concerns the whole interpreter: an exception that nobody handles ends all
+    """Sets up the whole interpreter: an exception that nobody handles ends all
     processes, and the first one alone gives remarks."""
     _watch.thread = threading.current_thread()
     before = sys.excepthook

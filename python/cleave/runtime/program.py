@@ -61,7 +61,7 @@ class Program:
             session.close()
 
     def tensor(self, name):
-        """A copy of the whole tensor, of its logical shape."""
+        """A copy of the global tensor, of its logical shape."""
         return self.typed(name, self.session.read(name))
 
     def typed(self, name, data):
@@ -71,14 +71,14 @@ class Program:
         return flat.view(TORCH_TYPES[facts["dtype"]]).view(facts["shape"])
 
     def data(self, name, value):
-        """`value` as the bytes of a whole tensor, and its name."""
+        """`value` as the bytes of a global tensor, and its name."""
         facts = self.tensors[name]
         value = torch.as_tensor(value).detach().resolve_neg()
         whole = value.to("cpu", TORCH_TYPES[facts["dtype"]]).contiguous()
         return name, whole.reshape(facts["shape"]).reshape(-1).view(torch.uint8).numpy()
 
     def set(self, name, value):
-        """Replaces the whole tensor by `value`, which has as many elements.
+        """Replaces the global tensor by `value`, which has as many elements.
 
         Raises:
             StepError: an input has an index out of range.

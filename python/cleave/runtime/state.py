@@ -47,7 +47,7 @@ def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def not_dense(value: torch.Tensor) -> str:
-    """What kind of tensor `value` is, and how it becomes one of the kind that a step takes
+    """The kind of tensor that `value` is, and how it becomes one of the kind that a step takes
     (elements in strided memory); empty if it is one."""
     if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
         return "is not initialized; call the model once, so that its lazy modules know shapes"

@@ -188,7 +188,7 @@ class Step(Reports, Checkpoints, CallInputs):
         program.open()
         self._check_state(program)
         program.session.follow(self._live.session)
-        # What is sharded otherwise is given whole.
+        # Tensors with other shardings are given as global ones.
         for name in program.session.take_state(self._live.session):
             facts = self._live.tensors.get(name)
             if facts and facts["shape"] == program.tensors[name]["shape"]:

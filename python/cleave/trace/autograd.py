@@ -49,7 +49,7 @@ _REFUSED: dict[Any, str] = {
         "assigning .data in the forward is not compiled; compute a new tensor",
 }
 _DETACH = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
-#: Functions by which torch.func leaves a transform, also behind an error.
+#: Functions by which torch.func leaves a transform, also after an error.
 _LEAVING = {"_jvp_decrement_nesting", "_grad_decrement_nesting", "_vmap_decrement_nesting",
             "_exit_dual_level", "_func_decrement_nesting"}
 #: Functions that do not write to a tensor, although their names end with an underscore.

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What the casts to f32 in a model's code mean.
+"""The meaning of the casts to f32 in a model's code.
 
 A model in f32 casts between equal types. `x.float()` and `x.to(torch.float32)` ask for f32, and
 `x.to(y.dtype)` for a type that may be another one: what is written tells them apart.

@@ -158,7 +158,7 @@ class Conditions:
             except Exception as error:
                 if not self.path or not is_raised(error):
                     if returned and len(self.path) >= len(self._given):
-                        # What cannot be traced is the other branch of a condition.
+                        # The other branch of a condition cannot be traced.
                         raise _refused(self.path[len(self._given) - 1]) from error
                     raise
                 failure = failure or error
@@ -225,7 +225,7 @@ _CONDITIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.allclose, torch.Tensor.allclose), _close),
     torch.Tensor.__contains__: lambda x, element: (x == element).any(),
 }
-#: What functions of torch require of their arguments, and their error.
+#: Requirements of functions of torch for their arguments, and their error.
 _REQUIRED: dict[Any, tuple[Callable[..., Any], str]] = dict.fromkeys(
     (torch.multinomial, torch.Tensor.multinomial),
     (lambda weights, *_, **__: ((weights >= 0) & (weights < float("inf"))).all()

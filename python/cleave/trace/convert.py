@@ -39,7 +39,7 @@ class Conversion:
         self.batch = batch
         #: Locations of the operators that compute batch statistics.
         self.batch_statistics: list[tuple[str, int, int] | None] = []
-        #: What random operators compute.
+        #: The results of random operators.
         self.random = random
         self.evaluator = evaluator
         self._rng = rng

@@ -144,7 +144,7 @@ def _linear(self, x):
 
 def _project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
              transposed: bool) -> torch.Tensor:
-    """Returns [g, e, c, o], the product of [g, e, c, i] with each expert's weight, [e, o, i]
+    """Returns [g, e, c, o], the matmul of [g, e, c, i] with each expert's weight, [e, o, i]
     or if `transposed` [e, i, o], plus the bias [e, o]."""
     y = torch.einsum("geci,eio->geco" if transposed else "geci,eoi->geco", x, weight)
     return y if bias is None else y + bias[:, None]

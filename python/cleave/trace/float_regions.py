@@ -19,7 +19,7 @@ from .regions import cast_of
 from .registry import aten
 from .widen import CASTS, eager_result, is_narrow
 
-#: The factors of products, which are 16-bit if one of them is outside of the region.
+#: The factors of matmuls, which are 16-bit if one of them is outside of the region.
 _FACTORS = {
     **dict.fromkeys((aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default,
                      aten.mv.default, aten.einsum.default), slice(0, 2)),
@@ -37,7 +37,7 @@ class FloatRegions:
 
     def __init__(self, graph: torch.fx.Graph):
         self._computed: dict[torch.fx.Node, bool] = {}
-        #: Whether parameters have the types in which products read them.
+        #: Whether parameters have the types in which matmuls read them.
         self._typed = any(is_narrow(eager_result(n)) for n in graph.nodes if n.op == "placeholder")
         for node in graph.nodes:
             if node.op == "call_function" and (found := self._state(node)) is not None:

@@ -112,8 +112,8 @@ def trace(module: torch.nn.Module, example_inputs: Any,
     A model with 16-bit parameters, or with regions of `torch.autocast`, requests mixed precision:
     its program uses f32 where eager code uses 16-bit types, except in frozen parameters, and
     `--precision` chooses what is computed in 16 bits. With `keep_types` the program has the types
-    of eager code. What eager code computes in f32 in a region `autocast(enabled=False)` gets the
-    attribute `graph.precision = "f32"`, and what `policy` matches, that of the policy.
+    of eager code. Ops in f32 in a region `autocast(enabled=False)` get the attribute
+    `graph.precision = "f32"`, and ops that `policy` matches, that of the policy.
 
     `repeated` (`cleave.trace.repeat.Repeated`) names lists of layers that are identical in
     structure. `module`, on the meta device, has only `cleave.trace.repeat.TRACED` of them; the

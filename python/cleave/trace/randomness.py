@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What random operators compute: numbers that are drawn, or the same in each run."""
+"""The results of random operators: numbers that are drawn, or the same in each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Randomness(enum.Enum):
-    """What the random operators of an entry compute."""
+    """The results of the random operators of an entry."""
 
     #: Numbers of the generator.
     DRAWN = enum.auto()

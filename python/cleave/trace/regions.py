@@ -36,7 +36,7 @@ class Regions:
     _open: int = 0
     #: Whether each open autocast region is enabled; None if torch has disabled it.
     _enabled: list[bool | None] = dataclasses.field(default_factory=list)
-    #: What the cast that is being called means (`cast_of`), or None.
+    #: The meaning of the cast that is being called (`cast_of`), or None.
     cast: str | None = None
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What is declared of training: optim (optimizers), schedules (learning rates), loss_scale (the
+"""The declarations of training: optim (optimizers), schedules (learning rates), loss_scale (the
 scale of the loss in fp16)."""

@@ -63,7 +63,7 @@ class Group:
 
 @dataclasses.dataclass
 class Optimizer:
-    """What all optimizers have; one of its classes is given to `cleave.compile`."""
+    """The settings of all optimizers; one of its classes is given to `cleave.compile`."""
 
     #: The compiler's update rule.
     _kind: ClassVar[str]
@@ -312,7 +312,7 @@ class Adagrad(Optimizer):
     lr_decay: float = 0.0
     #: Added to the gradient times the parameter.
     weight_decay: float = 0.0
-    #: What the sums of squared gradients start with.
+    #: The initial value of the sums of squared gradients.
     initial_accumulator_value: float = 0.0
     #: Added to the root of the sum.
     eps: float = 1e-10

@@ -18,7 +18,7 @@ def linear(c, x, weight, bias=None):
 
 
 def product(c, a, b):
-    """Returns the matrix product a @ b, with the shapes of torch.matmul."""
+    """Returns the matmul a @ b, with the shapes of torch.matmul."""
     if a.type.rank == 1 and b.type.rank == 1:
         return c.b.contract("k,k->", a, b)
     letters = iter(string.ascii_lowercase)

@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Tensors of uint8 and int16, which the graph dialect lacks, as i32 tensors of equal values.
 
-They are supported in type conversions, movement of elements and comparisons. Arithmetic, which
+They are supported in type conversions, moves of elements and comparisons. Arithmetic, which
 would wrap around at fewer bits, is refused.
 """
 

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Patterns that recognise norms, activations, rotary embeddings and attention which a model
-composes of smaller operators, and simplify the movement of elements.
+composes of smaller operators, and simplify moves of elements.
 
     activation.py  gelu and silu            norm.py      layer norm, RMS norm
     attention.py   softmax(Q K^T) V         rotary.py    rotary position embedding

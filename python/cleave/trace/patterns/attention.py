@@ -105,7 +105,7 @@ def _broadcast_to_rank4(b, term: Value, scores: Value, shape: tuple[int, ...]) -
 
 
 def _scores(b, value: Value, shape: tuple[int, ...]) -> _Scores | None:
-    """Traces the operand of softmax back to the product of queries and keys; None if it does not
+    """Traces the operand of softmax back to the matmul of queries and keys; None if it does not
     lead there."""
     biases, masks, factor = [], [], 1.0
     while True:

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Simplifies the movement of elements that is due to PyTorch's interfaces: reshapes around row-wise
+"""Simplifies moves of elements that are due to PyTorch's interfaces: reshapes around row-wise
 ops, gathers of known rows, slices of linears."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def gather_of_known(b, evaluator, op):
 
 
 def contraction_to_linear(b, evaluator, op):
-    """Replaces the product of x with a transposed matrix by a linear, the form that losses fuse
+    """Replaces the matmul of x with a transposed matrix by a linear, the form that losses fuse
     with."""
     if op.name != "contract":
         return None
