@@ -7,7 +7,6 @@
 
 #include "cleave/Pipelines/CompileCache.h"
 #include "cleave/Executable/Format/FileHash.h"
-#include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/ADT/StringExtras.h"
@@ -148,13 +147,6 @@ static std::optional<StringRef> take(StringRef &bytes) {
   return text;
 }
 
-static std::string textOf(const llvm::json::Object &report) {
-  std::string text;
-  llvm::raw_string_ostream(text)
-      << llvm::json::Value(llvm::json::Object(report));
-  return text;
-}
-
 static std::optional<Compilation> decode(StringRef bytes) {
   std::vector<StringRef> texts;
   while (std::optional<StringRef> text = take(bytes))
@@ -163,19 +155,15 @@ static std::optional<Compilation> decode(StringRef bytes) {
     return std::nullopt;
   Compilation result;
   auto positions = runtime::parsePrograms(texts[0]);
-  auto report = runtime::parseJson(texts[1]);
-  llvm::Error error = llvm::joinErrors(
-      positions ? runtime::validate(*positions) : positions.takeError(),
-      report ? llvm::Error::success() : report.takeError());
-  if (error) {
+  auto report = Report::parse(texts[1]);
+  llvm::Error error =
+      positions ? runtime::validate(*positions) : positions.takeError();
+  if (error || !report) {
     llvm::consumeError(std::move(error)); // as one that is not there
     return std::nullopt;
   }
-  llvm::json::Object *facts = report->getAsObject();
-  if (!facts)
-    return std::nullopt;
   result.program.positions = std::move(*positions);
-  result.program.report = std::move(*facts);
+  result.report = std::move(*report);
   result.program.object = texts[2].str();
   for (StringRef warning : llvm::ArrayRef(texts).drop_front(3))
     result.warnings.push_back(warning.str());
@@ -190,18 +178,19 @@ std::optional<Compilation> cleave::loadCompilation(const CacheFolder &cache,
 
 llvm::Error cleave::storeCompilation(const CacheFolder &cache, StringRef key,
                                      const CompiledProgram &program,
+                                     const Report &report,
                                      const std::vector<std::string> &warnings) {
   std::string positions = runtime::toJSON(program.positions),
-              report = textOf(program.report), bytes;
+              facts = report.str(), bytes;
   for (StringRef text :
-       {StringRef(positions), StringRef(report), StringRef(program.object)})
+       {StringRef(positions), StringRef(facts), StringRef(program.object)})
     append(bytes, text);
   for (const std::string &warning : warnings)
     append(bytes, warning);
   // Ranks of which one reads the entry and another compiles must agree.
   std::optional<Compilation> read = decode(bytes);
   if (!read || runtime::toJSON(read->program.positions) != positions ||
-      textOf(read->program.report) != report)
+      read->report.str() != facts)
     return llvm::Error::success();
   return cache.store(key, bytes);
 }

@@ -17,10 +17,11 @@
 
 #include "cleave/Planning/ChooseRecompute.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Dialect/Pipe/Transforms/PredictedSchedule.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
-#include "cleave/Reports/Reports.h"
+#include "cleave/Planning/PlanProgram.h"
 #include "cleave/Support/ByteSize.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/Pass/PassManager.h"
@@ -33,7 +34,6 @@ using namespace mlir;
 using namespace cleave;
 using pipe::RecomputeChoice;
 using pipe::RecomputePolicy;
-namespace json = llvm::json;
 
 namespace {
 
@@ -64,7 +64,7 @@ public:
   Chooser(ModuleOp local, const CompileOptions &options, RunPhase run)
       : local(local), options(options), runPhase(run) {}
 
-  FailureOr<RecomputePlan> choose();
+  FailureOr<RecomputePlan> choose(std::optional<RecomputeDecision> &decision);
 
 private:
   LogicalResult splitParts();
@@ -99,9 +99,7 @@ private:
   const RecomputeOption *optionOf(const RecomputePolicy &policy,
                                   const Block &block) const;
   double savedBytes(const RecomputePolicy &policy, size_t position) const;
-  json::Object describe() const;
-  /// Sets the attribute of the decision.
-  void record(json::Object decision);
+  RecomputeDecision describe() const;
 
   ModuleOp local;
   const CompileOptions &options;
@@ -231,40 +229,29 @@ const Planned &Chooser::plan(const RecomputePolicy &policy) {
   OwningOpRef<ModuleOp> module = local.clone();
   if (failed(runPhase(*module, Phase::Scheduled, own)))
     return planned;
-  FailureOr<json::Value> schedule =
-      scheduleReport(*module, costSource(own.phases));
-  if (failed(schedule) || !schedule->getAsObject())
+  auto schedule = pipe::PredictedSchedule::of(*module, costSource(own.phases));
+  if (failed(schedule) || !schedule->program)
     return planned;
-  const json::Object &facts = *schedule->getAsObject();
-  planned.seconds = facts.getNumber("makespan").value_or(0);
+  scheduling::ScheduleFacts facts = pipe::findScheduleFacts(*schedule);
+  planned.seconds = facts.makespan;
   // Its memory does not matter.
   if (best && planned.seconds >= best->seconds)
     return planned;
   inFlight.clear();
-  for (const json::Value &stage : *facts.getArray("stages"))
-    inFlight.push_back(
-        stage.getAsObject()->getNumber("peak_in_flight").value_or(1));
+  for (const scheduling::ScheduleFacts::Stage &stage : facts.stages)
+    inFlight.push_back(static_cast<double>(stage.peakInFlight));
   stagesOf.clear();
-  for (const json::Value &device : *facts.getArray("devices")) {
-    stagesOf.emplace_back();
-    for (const json::Value &stage : *device.getAsObject()->getArray("stages"))
-      stagesOf.back().push_back(stage.getAsInteger().value_or(0));
-  }
+  for (const scheduling::ScheduleFacts::Position &position : facts.positions)
+    stagesOf.push_back(position.stages);
   OwningOpRef<ModuleOp> scheduled = module->clone();
   if (failed(runPhase(*module, Phase::Executable, own)))
     return planned;
-  FailureOr<CompiledProgram> compiled = planProgram(*module, own);
+  FailureOr<PlannedProgram> compiled = planProgram(*module, own);
   if (failed(compiled))
     return planned;
-  const json::Object &plan = *compiled->report.getObject("plan");
-  auto add = [&](const json::Object &position) {
-    planned.bytes.push_back(static_cast<double>(neededBytes(position)));
-  };
-  if (const json::Array *positions = plan.getArray("positions"))
-    for (const json::Value &position : *positions)
-      add(*position.getAsObject());
-  else
-    add(plan);
+  for (const runtime::MemoryPlan::Position &position :
+       compiled->memory.positions)
+    planned.bytes.push_back(static_cast<double>(position.neededBytes()));
   latest = {planned.policy, std::move(scheduled), std::move(module)};
   return planned;
 }
@@ -473,36 +460,28 @@ void Chooser::refine() {
   }
 }
 
-json::Object Chooser::describe() const {
-  json::Array tried;
+RecomputeDecision Chooser::describe() const {
+  using Binds = RecomputeDecision::Binds;
+  RecomputeDecision decision;
+  decision.policy = best->policy;
+  decision.fits = true;
+  decision.bytes = best->most();
+  decision.limit = limit;
+  decision.seconds = best->seconds;
+  bool free = best->policy == uniform({}, false).str();
+  decision.binds = free        ? Binds::Nothing
+                   : limit > 0 ? Binds::MemoryLimit
+                               : Binds::SavedBytes;
   for (const auto &[policy, planned] : known)
-    tried.push_back(json::Object{{"policy", policy},
-                                 {"bytes", planned.bytes.empty()
-                                               ? json::Value(nullptr)
-                                               : json::Value(planned.most())},
-                                 {"seconds", planned.seconds}});
-  RecomputePolicy none = uniform({}, false);
-  bool free = best->policy == none.str();
-  return json::Object{{"policy", best->policy},
-                      {"bytes", best->most()},
-                      {"limit", limit},
-                      {"seconds", best->seconds},
-                      {"binds", free        ? "nothing"
-                                : limit > 0 ? "memory limit"
-                                            : "limit of saved bytes"},
-                      {"tried", std::move(tried)}};
+    decision.tried.push_back(
+        {policy,
+         planned.bytes.empty() ? std::optional<double>() : planned.most(),
+         planned.seconds});
+  return decision;
 }
 
-void Chooser::record(json::Object decision) {
-  std::string text;
-  llvm::raw_string_ostream(text) << json::Value(std::move(decision));
-  for (ModuleOp module : {local, found.scheduled.get(), found.executable.get()})
-    if (module)
-      module->setAttr(kRecomputeDecisionAttr,
-                      StringAttr::get(local.getContext(), text));
-}
-
-FailureOr<RecomputePlan> Chooser::choose() {
+FailureOr<RecomputePlan>
+Chooser::choose(std::optional<RecomputeDecision> &decision) {
   limit = static_cast<double>(options.memoryLimit);
   // What fails here fails again, and is then said, where the plan is made.
   auto quietly = [&](auto &&action) {
@@ -558,9 +537,10 @@ FailureOr<RecomputePlan> Chooser::choose() {
   });
   if (!best) {
     if (limit > 0 && smallest && !smallest->bytes.empty()) {
-      record(json::Object{{"policy", smallest->policy},
-                          {"bytes", smallest->most()},
-                          {"limit", limit}});
+      decision.emplace();
+      decision->policy = smallest->policy;
+      decision->bytes = smallest->most();
+      decision->limit = limit;
       return emitError(local.getLoc())
              << llvm::formatv(
                     "no plan needs at most {0} on a device; the smallest "
@@ -574,15 +554,16 @@ FailureOr<RecomputePlan> Chooser::choose() {
     // Not because of memory.
     return RecomputePlan{uniform(fixed.front(), false).str(), {}, {}};
   }
-  record(describe());
+  decision = describe();
   found.policy = best->policy;
   for (Diagnostic &diagnostic : foundSaid)
     local.getContext()->getDiagEngine().emit(std::move(diagnostic));
   return std::move(found);
 }
 
-FailureOr<RecomputePlan> cleave::chooseRecompute(ModuleOp local,
-                                                 const CompileOptions &options,
-                                                 RunPhase run) {
-  return Chooser(local, options, run).choose();
+FailureOr<RecomputePlan>
+cleave::chooseRecompute(ModuleOp local, const CompileOptions &options,
+                        RunPhase run,
+                        std::optional<RecomputeDecision> &decision) {
+  return Chooser(local, options, run).choose(decision);
 }

@@ -10,7 +10,6 @@
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
-#include "cleave/Planning/ChooseRecompute.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -19,7 +18,6 @@
 
 using namespace mlir;
 using namespace cleave;
-namespace json = llvm::json;
 
 std::optional<FitQuestion> cleave::parseFitQuestion(StringRef text) {
   auto [what, axis] = text.split(':');
@@ -32,17 +30,7 @@ std::optional<FitQuestion> cleave::parseFitQuestion(StringRef text) {
 
 namespace {
 
-/// A plan that was tried.
-struct Trial {
-  std::string mesh;
-  int64_t microBatches = 1;
-  /// Of the device that needs most; nothing if the plan is refused.
-  std::optional<int64_t> bytes;
-  bool fits = false;
-  std::string recompute, refused;
-  /// The bytes at the peak, by kind.
-  json::Object kinds;
-};
+using Trial = FitAnswer::Trial;
 
 /// Answers one question.
 class Fitter {
@@ -53,7 +41,7 @@ public:
     settleTarget(this->options);
   }
 
-  FailureOr<json::Object> run();
+  FailureOr<FitAnswer> run();
 
 private:
   LogicalResult findBatch();
@@ -150,18 +138,6 @@ LogicalResult Fitter::findAxis() {
   return success();
 }
 
-/// The policy that was chosen, or that of the options.
-static std::string policyOf(ModuleOp module, const CompileOptions &options) {
-  if (auto text = module->getAttrOfType<StringAttr>(kRecomputeDecisionAttr)) {
-    auto decision = json::parse(text.getValue());
-    if (!decision)
-      llvm::consumeError(decision.takeError());
-    else if (const json::Object *facts = decision->getAsObject())
-      return facts->getString("policy").value_or("").str();
-  }
-  return options.phases.recompute;
-}
-
 Trial Fitter::tryPlan(const CompileOptions &own) {
   Trial trial;
   trial.mesh = own.phases.mesh;
@@ -180,10 +156,12 @@ Trial Fitter::tryPlan(const CompileOptions &own) {
           trial.refused = diagnostic.str();
         return success();
       });
-  bool planned = succeeded(runPhases(*module, Phase::Executable, own, nullptr));
-  trial.recompute = policyOf(*module, own);
-  if (!planned && own.phases.recompute == "auto" &&
-      trial.recompute != own.phases.recompute) {
+  Decisions decisions;
+  bool planned = succeeded(
+      runPhases(*module, Phase::Executable, own, nullptr, &decisions));
+  if (decisions.recompute)
+    trial.recompute = decisions.recompute->policy;
+  if (!planned && decisions.recompute && !decisions.recompute->fits) {
     // Nothing fits: the smallest plan says by how much.
     CompileOptions smallest = own;
     smallest.phases.recompute = trial.recompute;
@@ -194,20 +172,15 @@ Trial Fitter::tryPlan(const CompileOptions &own) {
   }
   if (!planned)
     return trial;
-  FailureOr<CompiledProgram> compiled = planProgram(*module, own);
-  if (failed(compiled))
+  FailureOr<PlannedProgram> program = planProgram(*module, own);
+  if (failed(program))
     return trial;
-  const json::Object *most = compiled->report.getObject("plan");
-  if (const json::Array *positions = most->getArray("positions"))
-    for (const json::Value &position : *positions)
-      if (neededBytes(*position.getAsObject()) > neededBytes(*most))
-        most = position.getAsObject();
-  trial.bytes = neededBytes(*most);
+  const runtime::MemoryPlan &memory = program->memory;
+  trial.bytes = memory.neededBytes();
   trial.fits = *trial.bytes <= options.memoryLimit;
-  if (const json::Object *entries = most->getObject("entries"))
-    if (const json::Object *train = entries->getObject("train"))
-      if (const json::Object *kinds = train->getObject("kinds_at_peak"))
-        trial.kinds = *kinds;
+  if (const runtime::MemoryPlan::Position *most = memory.most())
+    if (auto train = most->entries.find("train"); train != most->entries.end())
+      trial.kinds = train->second.kindsAtPeak;
   return trial;
 }
 
@@ -273,7 +246,9 @@ std::vector<std::string> Fitter::advise(const Trial &smallest) const {
   auto bytes = [&](std::initializer_list<StringRef> kinds) {
     int64_t sum = 0;
     for (StringRef kind : kinds)
-      sum += smallest.kinds.getInteger(kind).value_or(0);
+      if (auto known = smallest.kinds.find(kind.str());
+          known != smallest.kinds.end())
+        sum += known->second;
     return sum;
   };
   int64_t state = bytes({"parameters", "state", "gradients"}),
@@ -305,64 +280,43 @@ std::vector<std::string> Fitter::advise(const Trial &smallest) const {
   return advice;
 }
 
-FailureOr<json::Object> Fitter::run() {
+FailureOr<FitAnswer> Fitter::run() {
   if (failed(findBatch()) || failed(findAxis()))
     return failure();
-  bool devices = question.kind == FitQuestion::Kind::Devices;
-  if (devices)
+  FitAnswer fit;
+  fit.devices = question.kind == FitQuestion::Kind::Devices;
+  if (fit.devices)
     tryDevices();
   else
     tryMicroBatches();
-  json::Array tried;
-  std::optional<size_t> smallest;
+  fit.axis = question.axis;
+  fit.limit = options.memoryLimit;
+  fit.batch = batch;
+  fit.answer = answer;
   for (auto [i, trial] : llvm::enumerate(trials)) {
-    if (trial.bytes && (!smallest || *trial.bytes < *trials[*smallest].bytes))
-      smallest = i;
-    auto mesh = spmd::parseMesh(trial.mesh);
-    int64_t count = 1;
-    if (mesh)
-      count = countDevices(*mesh);
+    if (trial.bytes &&
+        (!fit.smallest || *trial.bytes < *trials[*fit.smallest].bytes))
+      fit.smallest = i;
+    if (auto mesh = spmd::parseMesh(trial.mesh))
+      trial.devices = countDevices(*mesh);
     else
       llvm::consumeError(mesh.takeError());
-    json::Object facts{{"mesh", trial.mesh},
-                       {"devices", count},
-                       {"micro_batches", trial.microBatches},
-                       {"samples", batch / trial.microBatches},
-                       {"bytes", trial.bytes ? json::Value(*trial.bytes)
-                                             : json::Value(nullptr)},
-                       {"fits", trial.fits},
-                       {"recompute", trial.recompute}};
-    if (!trial.refused.empty())
-      facts["refused"] = trial.refused;
-    tried.push_back(std::move(facts));
+    trial.samples = batch / trial.microBatches;
   }
-  auto index = [](std::optional<size_t> i) {
-    return i ? json::Value(static_cast<int64_t>(*i)) : json::Value(nullptr);
-  };
-  json::Object report{{"question", devices ? "devices" : "micro_batch"},
-                      {"limit", options.memoryLimit},
-                      {"batch", batch},
-                      {"tried", std::move(tried)},
-                      {"answer", index(answer)},
-                      {"smallest", index(smallest)}};
-  if (devices)
-    report["axis"] = question.axis;
   if (answer) {
     const Trial &found = trials[*answer];
-    report["flag"] =
-        devices ? "--mesh=" + found.mesh
-                : "--micro-batches=" + std::to_string(found.microBatches);
+    fit.flag = fit.devices
+                   ? "--mesh=" + found.mesh
+                   : "--micro-batches=" + std::to_string(found.microBatches);
+  } else if (fit.smallest) {
+    fit.advice = advise(trials[*fit.smallest]);
   }
-  if (smallest) {
-    report["kinds"] = json::Object(trials[*smallest].kinds);
-    if (!answer)
-      report["advice"] = json::Array(advise(trials[*smallest]));
-  }
-  return report;
+  fit.tried = std::move(trials);
+  return fit;
 }
 
-FailureOr<json::Object> cleave::findFit(ModuleOp model,
-                                        const CompileOptions &options,
-                                        const FitQuestion &question) {
+FailureOr<FitAnswer> cleave::findFit(ModuleOp model,
+                                     const CompileOptions &options,
+                                     const FitQuestion &question) {
   return Fitter(model, options, question).run();
 }

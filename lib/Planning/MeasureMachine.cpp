@@ -6,9 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/MeasureMachine.h"
+#include "cleave/Dialect/Pipe/Transforms/PredictedSchedule.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "cleave/Support/OpenText.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -18,7 +20,6 @@ using namespace mlir;
 using namespace cleave;
 using machines::Work;
 using runtime::TimeClass;
-namespace json = llvm::json;
 
 /// The first step warms up; of each class, the least time of the others counts.
 static constexpr int kSteps = 8;
@@ -33,25 +34,12 @@ struct Measured {
 } // namespace
 
 /// The work of all stages, without what runs once in a step: updates.
-static Work workOf(const json::Value &schedule) {
+static Work workOf(const pipe::PredictedSchedule &schedule) {
   Work work;
-  const json::Object *facts = schedule.getAsObject();
-  const json::Array *stages = facts ? facts->getArray("stages") : nullptr;
-  if (!stages)
-    return work;
-  for (const json::Value &value : *stages) {
-    auto number = [&](StringRef name) {
-      return value.getAsObject()->getNumber(name).value_or(0);
-    };
-    work += {number("flops"),
-             number("bytes"),
-             number("sent_bytes"),
-             number("contraction_flops"),
-             number("contraction_16bit_flops"),
-             number("contraction_8bit_flops"),
-             number("attention_flops"),
-             number("streamed_bytes")};
-  }
+  if (schedule.program)
+    for (const scheduling::ScheduleFacts::Stage &stage :
+         pipe::findScheduleFacts(schedule).stages)
+      work += stage.work;
   return work;
 }
 
@@ -96,13 +84,17 @@ measure(ModuleOp model, const CompileOptions &options, int threads) {
     return success();
   });
   OwningOpRef<ModuleOp> module = model.clone();
-  FailureOr<json::Value> schedule = failure();
+  FailureOr<Work> work = failure();
   auto after = [&](Phase phase, ModuleOp reached) {
-    if (phase == Phase::Scheduled)
-      schedule = scheduleReport(reached, costSource(options.phases));
+    if (phase != Phase::Scheduled)
+      return;
+    auto schedule =
+        pipe::PredictedSchedule::of(reached, costSource(options.phases));
+    if (succeeded(schedule))
+      work = workOf(*schedule);
   };
   if (failed(runPhases(*module, Phase::Executable, options, after)) ||
-      failed(schedule))
+      failed(work))
     return runtime::makeError(why);
   auto compiled = generateCode(*module, options);
   if (failed(compiled))
@@ -116,7 +108,7 @@ measure(ModuleOp model, const CompileOptions &options, int threads) {
     return session.takeError();
   auto measured = runSteps(**session);
   if (measured)
-    measured->work = workOf(*schedule);
+    measured->work = *work;
   return measured;
 }
 

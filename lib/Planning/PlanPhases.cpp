@@ -48,7 +48,8 @@ static LogicalResult checkSizes(ModuleOp module) {
 
 LogicalResult
 cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
-                  const std::function<void(Phase, ModuleOp)> &after) {
+                  const std::function<void(Phase, ModuleOp)> &after,
+                  Decisions *decisions) {
   if (auto mistake = checkOptions(options))
     return emitError(module.getLoc()) << mistake->str(Entrance::CommandLine);
   if (failed(checkSizes(module)))
@@ -61,8 +62,11 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
     if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
+      std::optional<RecomputeDecision> decision;
       FailureOr<RecomputePlan> chosen =
-          chooseRecompute(module, own, runOnePhase);
+          chooseRecompute(module, own, runOnePhase, decision);
+      if (decisions)
+        decisions->recompute = std::move(decision);
       if (failed(chosen))
         return failure();
       plan = std::move(*chosen);
@@ -83,9 +87,18 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   return success();
 }
 
-void cleave::addPrediction(ModuleOp module, const CompileOptions &options,
-                           CompiledProgram &compiled) {
-  if (!options.predict.empty() && !compiled.positions.empty())
-    compiled.report["prediction"] =
-        predictStep(module, compiled.positions.front(), options.predict);
+ProgramFacts cleave::describeProgram(ModuleOp module,
+                                     const CompileOptions &options,
+                                     const Decisions &decisions,
+                                     const PlannedProgram &planned) {
+  ProgramFacts facts;
+  facts.memory = planned.memory;
+  facts.recompute = decisions.recompute;
+  if (!options.predict.empty() && !planned.positions.empty())
+    facts.prediction =
+        predictStep(module, planned.positions.front(), options.predict);
+  facts.target = options.target;
+  facts.checkFinite = options.phases.checkFinite;
+  facts.microBatches = options.phases.microBatches;
+  return facts;
 }

@@ -11,13 +11,12 @@
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
-#include "llvm/Support/FormatVariadic.h"
-#include <cmath>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::runtime;
-namespace json = llvm::json;
+using machines::CommandSums;
+using machines::Prediction;
 
 //===----------------------------------------------------------------------===//
 // Rates
@@ -50,12 +49,6 @@ constexpr double productShare = 0.6, memoryShare = 0.75, attentionShare = 0.06,
 constexpr double float32Share = 0.75, attentionShare32 = 0.35;
 /// What one launch takes in a graph when nothing else does, in seconds.
 constexpr double launchSeconds = 2e-6;
-
-/// The sums of the commands of one kind.
-struct Sums {
-  int64_t commands = 0, launches = 0;
-  double operations = 0, bytes = 0, seconds = 0;
-};
 
 } // namespace
 
@@ -153,200 +146,195 @@ static int64_t launchesOf(const Command &command) {
   return 0;
 }
 
-json::Object cleave::predictStep(ModuleOp module, const Program &program,
-                                 StringRef device) {
-  const DeviceRates *rates =
-      llvm::find_if(devices, [&](auto &d) { return d.name == device; });
-  SymbolTable symbols(module);
+namespace {
+/// Sums up the commands of a step.
+class Predictor {
+public:
+  Predictor(ModuleOp module, const DeviceRates &rates);
+
+  void addEntry(const Program &program);
+  Prediction finish(StringRef device);
+
+private:
+  /// Counts a command of a kind that does `operations` at a rate, and moves
+  /// `bytes`.
+  void add(const Command &command, StringRef kind, double operations,
+           double rate, double bytes);
+  /// The same for a contraction or attention.
+  void addLarge(const Command &command, StringRef kind, double operations,
+                double rate, double bytes) {
+    large.insert(kind);
+    add(command, kind, operations, rate, bytes);
+  }
+  /// The same for one that only moves bytes.
+  void addMove(const Command &command, StringRef kind, double bytes) {
+    add(command, kind, 0, rates.float32, bytes);
+  }
+  void addCommand(const Command &command);
+  void addKernel(const Command &command);
+  void addContraction(const Command &command);
+  void addAttention(const Command &command);
+
+  const DeviceRates &rates;
+  double memory = rates.memory * memoryShare;
+  int64_t shared = sharedBytesOf(rates.architecture);
   llvm::StringMap<exec::KernelOp> kernels;
+  llvm::MapVector<StringRef, CommandSums> kinds;
+  /// Those of contractions and attention.
+  llvm::DenseSet<StringRef> large;
+  llvm::MapVector<std::pair<StringRef, StringRef>, CommandSums> labels;
+  int64_t tokens = 0;
+};
+} // namespace
+
+Predictor::Predictor(ModuleOp module, const DeviceRates &rates) : rates(rates) {
+  SymbolTable symbols(module);
   module.walk([&](exec::LaunchOp launch) {
     if (auto kernel = symbols.lookup<exec::KernelOp>(launch.getKernel()))
       kernels[kernel.getFunctionName(static_cast<int64_t>(launch.getUses()))] =
           kernel;
   });
-  double memory = rates->memory * memoryShare;
-  int64_t shared = sharedBytesOf(rates->architecture);
-  llvm::MapVector<StringRef, Sums> kinds;
-  llvm::MapVector<std::pair<StringRef, StringRef>, Sums> labels;
-  auto add = [&](const Command &command, StringRef kind, double operations,
-                 double rate, double bytes) {
-    int64_t launches = launchesOf(command);
-    for (Sums *sums : {&kinds[kind], &labels[{command.label, kind}]}) {
-      sums->commands += 1;
-      sums->launches += launches;
-      sums->operations += operations;
-      sums->bytes += bytes;
-      sums->seconds += std::max(launches * launchSeconds,
-                                std::max(operations / rate, bytes / memory));
-    }
-  };
-  auto addCommand = [&](const Command &c) {
-    double operations = static_cast<double>(c.flops);
-    switch (c.kind) {
-    case CommandKind::Kernel: {
-      auto kernel = kernels.find(c.kernel.symbol);
-      if (kernel == kernels.end())
-        return;
-      constexpr StringRef names[] = {
-          "kernels over elements", "kernels over rows",
-          "kernels that sum over rows", "kernels that gather"};
-      add(c, names[static_cast<size_t>(kernel->second.getSkeleton())], 0,
-          rates->float32, c.kernel.uses * kernelBytes(kernel->second, shared));
-      return;
-    }
-    case CommandKind::Contract: {
-      int64_t size = byteSize(c.contract.type);
-      double peak = size == 4   ? rates->float32
-                    : size == 2 ? rates->tensor16
-                                : rates->tensor8;
-      add(c,
-          size == 4   ? "products of f32"
-          : size == 2 ? "products of 16 bits"
-                      : "products of 8 bits",
-          operations, peak * (size == 4 ? float32Share : productShare),
-          productBytes(c.contract));
-      return;
-    }
-    case CommandKind::AttentionForward:
-    case CommandKind::AttentionBackward: {
-      bool narrow = byteSize(c.attention.type) == 2,
-           fused = c.attention.libraryBytes >= 0;
-      add(c,
-          fused    ? "attention by cuDNN"
-          : narrow ? "attention of 16 bits"
-                   : "attention of f32",
-          operations,
-          (narrow ? rates->tensor16 : rates->float32) *
-              (fused    ? cudnnShare
-               : narrow ? attentionShare
-                        : attentionShare32),
-          attentionBytes(c.attention,
-                         c.kind == CommandKind::AttentionBackward));
-      return;
-    }
-    case CommandKind::ScatterAdd:
-      // Rows are read, and those of the result read and written.
-      add(c, "sums of rows at indices", 0, rates->float32,
-          12.0 * static_cast<double>(c.scatterAdd.count) *
-              static_cast<double>(c.scatterAdd.columns));
-      return;
-    case CommandKind::TopK:
-      // Rows are read five times, and what is selected is sorted.
-      add(c, "largest elements", 0, rates->float32,
-          20.0 * static_cast<double>(c.topK.rows) * c.topK.columns +
-              100.0 * static_cast<double>(c.topK.rows) * c.topK.k);
-      return;
-    case CommandKind::Orthonormalize: {
-      // A pass over the columns in f64 for each reflection, and three others.
-      const OrthonormalizeCommand &o = c.orthonormalize;
-      double pass = 16.0 * static_cast<double>(o.batch) * o.rows * o.columns;
-      add(c, "orthonormal columns", operations, rates->float32 / 2,
-          pass * static_cast<double>(o.columns + 3));
-      return;
-    }
-    case CommandKind::Copy:
-      add(c, "copies", 0, rates->float32, copyBytes(c.copy));
-      return;
-    case CommandKind::Fill:
-      add(c, "copies", 0, rates->float32, static_cast<double>(c.fill.bytes));
-      return;
-    case CommandKind::Check:
-      add(c, "checks", 0, rates->float32, 0);
-      return;
-    default:
-      return;
-    }
-  };
+}
+
+void Predictor::add(const Command &command, StringRef kind, double operations,
+                    double rate, double bytes) {
+  int64_t launches = launchesOf(command);
+  for (CommandSums *sums : {&kinds[kind], &labels[{command.label, kind}]}) {
+    sums->commands += 1;
+    sums->launches += launches;
+    sums->operations += operations;
+    sums->bytes += bytes;
+    sums->seconds += std::max(launches * launchSeconds,
+                              std::max(operations / rate, bytes / memory));
+  }
+}
+
+void Predictor::addKernel(const Command &command) {
+  auto kernel = kernels.find(command.kernel.symbol);
+  if (kernel == kernels.end())
+    return;
+  constexpr StringRef names[] = {"kernels over elements", "kernels over rows",
+                                 "kernels that sum over rows",
+                                 "kernels that gather"};
+  addMove(command, names[static_cast<size_t>(kernel->second.getSkeleton())],
+          command.kernel.uses * kernelBytes(kernel->second, shared));
+}
+
+void Predictor::addContraction(const Command &command) {
+  int64_t size = byteSize(command.contract.type);
+  double peak = size == 4   ? rates.float32
+                : size == 2 ? rates.tensor16
+                            : rates.tensor8;
+  addLarge(command,
+           size == 4   ? "products of f32"
+           : size == 2 ? "products of 16 bits"
+                       : "products of 8 bits",
+           static_cast<double>(command.flops),
+           peak * (size == 4 ? float32Share : productShare),
+           productBytes(command.contract));
+}
+
+void Predictor::addAttention(const Command &command) {
+  bool narrow = byteSize(command.attention.type) == 2,
+       fused = command.attention.libraryBytes >= 0;
+  double share = fused    ? cudnnShare
+                 : narrow ? attentionShare
+                          : attentionShare32;
+  addLarge(command,
+           fused    ? "attention by cuDNN"
+           : narrow ? "attention of 16 bits"
+                    : "attention of f32",
+           static_cast<double>(command.flops),
+           (narrow ? rates.tensor16 : rates.float32) * share,
+           attentionBytes(command.attention,
+                          command.kind == CommandKind::AttentionBackward));
+}
+
+void Predictor::addCommand(const Command &c) {
+  switch (c.kind) {
+  case CommandKind::Kernel:
+    return addKernel(c);
+  case CommandKind::Contract:
+    return addContraction(c);
+  case CommandKind::AttentionForward:
+  case CommandKind::AttentionBackward:
+    return addAttention(c);
+  case CommandKind::ScatterAdd:
+    // Rows are read, and those of the result read and written.
+    return addMove(c, "sums of rows at indices",
+                   12.0 * static_cast<double>(c.scatterAdd.count) *
+                       static_cast<double>(c.scatterAdd.columns));
+  case CommandKind::TopK:
+    // Rows are read five times, and what is selected is sorted.
+    return addMove(c, "largest elements",
+                   20.0 * static_cast<double>(c.topK.rows) * c.topK.columns +
+                       100.0 * static_cast<double>(c.topK.rows) * c.topK.k);
+  case CommandKind::Orthonormalize: {
+    // A pass over the columns in f64 for each reflection, and three others.
+    const OrthonormalizeCommand &o = c.orthonormalize;
+    double pass = 16.0 * static_cast<double>(o.batch) * o.rows * o.columns;
+    return add(c, "orthonormal columns", static_cast<double>(c.flops),
+               rates.float32 / 2, pass * static_cast<double>(o.columns + 3));
+  }
+  case CommandKind::Copy:
+    return addMove(c, "copies", copyBytes(c.copy));
+  case CommandKind::Fill:
+    return addMove(c, "copies", static_cast<double>(c.fill.bytes));
+  case CommandKind::Check:
+    return addMove(c, "checks", 0);
+  default:
+    return;
+  }
+}
+
+/// Adds the commands of the entry that trains, or of the first one.
+void Predictor::addEntry(const Program &program) {
   auto entry = program.entries.find("train");
   if (entry == program.entries.end())
     entry = program.entries.begin();
-  int64_t tokens = 0;
-  if (entry != program.entries.end()) {
-    for (const Action &action : entry->second.actions)
-      if (const Part &part = program.parts[action.part]; !part.whenStopped)
-        for (const Command &command : part.commands)
-          addCommand(command);
-    for (int32_t input : entry->second.inputs) {
-      int64_t count = 1;
-      for (int64_t size : program.tensors[input].shape)
-        count *= size;
-      tokens = tokens ? std::min(tokens, count) : count;
-    }
+  if (entry == program.entries.end())
+    return;
+  for (const Action &action : entry->second.actions)
+    if (const Part &part = program.parts[action.part]; !part.whenStopped)
+      for (const Command &command : part.commands)
+        addCommand(command);
+  for (int32_t input : entry->second.inputs) {
+    int64_t count = 1;
+    for (int64_t size : program.tensors[input].shape)
+      count *= size;
+    tokens = tokens ? std::min(tokens, count) : count;
   }
-
-  Sums all;
-  double outside = 0;
-  json::Array rows;
-  for (auto &[kind, sums] : kinds) {
-    all.launches += sums.launches;
-    all.seconds += sums.seconds;
-    if (!kind.starts_with("products") && !kind.starts_with("attention"))
-      outside += sums.bytes;
-    rows.push_back(json::Object{{"kind", kind},
-                                {"commands", sums.commands},
-                                {"launches", sums.launches},
-                                {"operations", sums.operations},
-                                {"bytes", sums.bytes},
-                                {"seconds", sums.seconds}});
-  }
-  json::Array commands;
-  for (auto &[key, sums] : labels)
-    commands.push_back(json::Object{{"label", key.first},
-                                    {"kind", key.second},
-                                    {"count", sums.commands},
-                                    {"launches", sums.launches},
-                                    {"operations", sums.operations},
-                                    {"bytes", sums.bytes},
-                                    {"seconds", sums.seconds}});
-  return json::Object{
-      {"device", device},
-      {"estimate", true},
-      {"rates",
-       json::Object{{"products_16", rates->tensor16 * productShare},
-                    {"products_8", rates->tensor8 * productShare},
-                    {"products_f32", rates->float32 * float32Share},
-                    {"attention_cudnn", rates->tensor16 * cudnnShare},
-                    {"attention_16", rates->tensor16 * attentionShare},
-                    {"attention_f32", rates->float32 * attentionShare32},
-                    {"memory_bytes", memory},
-                    {"launch_seconds", launchSeconds}}},
-      {"tokens", tokens},
-      {"launches", all.launches},
-      {"seconds", all.seconds},
-      {"bytes_outside", outside},
-      {"kinds", std::move(rows)},
-      {"commands", std::move(commands)}};
 }
 
-std::vector<std::string>
-cleave::predictionText(const json::Object &prediction) {
-  std::vector<std::string> lines;
-  double seconds = prediction.getNumber("seconds").value_or(0);
-  int64_t tokens = prediction.getInteger("tokens").value_or(0);
-  lines.push_back(llvm::formatv(
-      "estimate for one {0} (nothing was run): {1:F1} ms a step, {2} tokens/s, "
-      "{3} launches",
-      prediction.getString("device").value_or(""), seconds * 1e3,
-      seconds > 0 ? std::llround(tokens / seconds) : 0,
-      prediction.getInteger("launches").value_or(0)));
-  if (const json::Array *kinds = prediction.getArray("kinds"))
-    for (const json::Value &value : *kinds) {
-      const json::Object &kind = *value.getAsObject();
-      double own = kind.getNumber("seconds").value_or(0);
-      lines.push_back(llvm::formatv(
-          "  {0,-28} {1,8:F2} ms {2,5:F1} %  {3,5} launches {4,9:F1} GFLOP "
-          "{5,9:F1} MB",
-          kind.getString("kind").value_or(""), own * 1e3,
-          seconds > 0 ? 100 * own / seconds : 0.0,
-          kind.getInteger("launches").value_or(0),
-          kind.getNumber("operations").value_or(0) / 1e9,
-          kind.getNumber("bytes").value_or(0) / 1e6));
-    }
-  if (tokens > 0)
-    lines.push_back(llvm::formatv(
-        "  outside of products and attention, {0:F1} kB a token are moved "
-        "(estimate)",
-        prediction.getNumber("bytes_outside").value_or(0) /
-            static_cast<double>(tokens) / 1e3));
-  return lines;
+Prediction Predictor::finish(StringRef device) {
+  Prediction prediction;
+  prediction.device = device.str();
+  prediction.rates = {{"products_16", rates.tensor16 * productShare},
+                      {"products_8", rates.tensor8 * productShare},
+                      {"products_f32", rates.float32 * float32Share},
+                      {"attention_cudnn", rates.tensor16 * cudnnShare},
+                      {"attention_16", rates.tensor16 * attentionShare},
+                      {"attention_f32", rates.float32 * attentionShare32},
+                      {"memory_bytes", memory},
+                      {"launch_seconds", launchSeconds}};
+  prediction.tokens = tokens;
+  for (auto &[kind, sums] : kinds) {
+    prediction.launches += sums.launches;
+    prediction.seconds += sums.seconds;
+    if (!large.contains(kind))
+      prediction.bytesOutside += sums.bytes;
+    prediction.kinds.push_back({kind.str(), sums});
+  }
+  for (auto &[key, sums] : labels)
+    prediction.labels.push_back({key.first.str(), key.second.str(), sums});
+  return prediction;
+}
+
+Prediction cleave::predictStep(ModuleOp module, const Program &program,
+                               StringRef device) {
+  const DeviceRates *rates =
+      llvm::find_if(devices, [&](auto &d) { return d.name == device; });
+  Predictor predictor(module, *rates);
+  predictor.addEntry(program);
+  return predictor.finish(device);
 }

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "PredictedSchedule.h"
+#include "ScheduleDetails.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include <deque>
 #include <map>

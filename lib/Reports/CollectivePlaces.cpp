@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "CollectivePlaces.h"
-#include "LayerNames.h"
 #include "ReportText.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <map>

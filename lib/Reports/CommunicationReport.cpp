@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "ReportParts.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Machines/CollectiveCost.h"
-#include "cleave/Reports/Reports.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
 #include <numeric>

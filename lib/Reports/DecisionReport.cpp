@@ -7,8 +7,8 @@
 
 #include "CollectivePlaces.h"
 #include "FoldedText.h"
+#include "ReportParts.h"
 #include "ReportText.h"
-#include "cleave/Reports/Reports.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -279,9 +279,8 @@ json::Array Explainer::explain() {
   return std::move(lines);
 }
 
-void cleave::completeReport(json::Object &report, json::Value schedule) {
-  report["schedule"] = std::move(schedule);
-  report["decisions"] = Explainer(report, /*fold=*/false).explain();
+json::Array cleave::explainDecisions(const json::Object &report) {
+  return Explainer(report, /*fold=*/false).explain();
 }
 
 std::optional<Detail> cleave::parseDetail(StringRef name) {
@@ -293,8 +292,9 @@ std::optional<Detail> cleave::parseDetail(StringRef name) {
       .Default(std::nullopt);
 }
 
-std::vector<std::string> cleave::explainReport(const json::Object &report,
+std::vector<std::string> cleave::explainReport(const Report &whole,
                                                Detail detail) {
+  const json::Object &report = factsOf(whole);
   if (detail == Detail::Summary)
     return summarizeReport(report);
   if (detail == Detail::Memory)

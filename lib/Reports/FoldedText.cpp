@@ -7,7 +7,6 @@
 
 #include "FoldedText.h"
 #include "CollectivePlaces.h"
-#include "LayerNames.h"
 #include "ReportText.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"

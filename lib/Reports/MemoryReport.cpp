@@ -5,18 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "LayerNames.h"
-#include "SavedReport.h"
+#include "ReportParts.h"
+#include "ReportText.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/IR/MemoryKind.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
-#include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
-#include <set>
 
 using namespace mlir;
 using namespace cleave;
@@ -150,7 +148,8 @@ static json::Value peakTime(ProgramOp program) {
 
 /// The bytes in use over the actions of an entry, by kind; `fixed` are in use
 /// all the time.
-static json::Value profileOf(ProgramOp program, const json::Object &fixed) {
+static json::Value profileOf(ProgramOp program,
+                             const std::map<StringRef, int64_t> &fixed) {
   auto profile = program->getAttrOfType<DictionaryAttr>(kMemoryProfileAttr);
   if (!profile)
     return nullptr;
@@ -161,7 +160,8 @@ static json::Value profileOf(ProgramOp program, const json::Object &fixed) {
   json::Object kinds;
   for (unsigned kind = 0; kind < kMemoryKinds; ++kind) {
     StringRef name = memoryKindName(static_cast<MemoryKind>(kind));
-    int64_t always = fixed.getInteger(name).value_or(0), most = always;
+    auto known = fixed.find(name);
+    int64_t always = known == fixed.end() ? 0 : known->second, most = always;
     json::Array values;
     for (size_t i = kind; i < bytes.size(); i += kMemoryKinds) {
       values.push_back(always + bytes[i]);
@@ -180,38 +180,10 @@ static json::Value profileOf(ProgramOp program, const json::Object &fixed) {
                       {"kinds", std::move(kinds)}};
 }
 
-/// The bytes of a device at the peak of an entry, by kind: `fixed` ones and
-/// those in use then. What is left of the arena is `unused`: alignment, gaps
-/// between buffers, and what other entries need.
-static json::Object kindsAtPeak(ProgramOp program, const json::Object &fixed,
-                                int64_t arena) {
-  std::map<std::string, int64_t> bytes;
-  for (const auto &[kind, count] : fixed)
-    bytes[kind.str()] += count.getAsInteger().value_or(0);
-  if (auto items = program->getAttrOfType<ArrayAttr>(kLiveAttr))
-    for (auto item : items.getAsRange<DictionaryAttr>())
-      bytes[cast<StringAttr>(item.get("kind")).str()] +=
-          cast<IntegerAttr>(item.get("bytes")).getInt();
-  json::Object kinds;
-  for (const auto &[kind, count] : bytes) {
-    kinds[kind] = count;
-    arena -= count;
-  }
-  kinds["unused"] = arena;
-  return kinds;
-}
-
-static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
-  json::Object entry;
-  entry["peak_bytes"] = integer(program, kPeakAttr);
-  entry["lower_bound_bytes"] = integer(program, kLowerBoundAttr);
-  if (int64_t bytes = integer(program, kGradientPeakAttr))
-    entry["gradient_peak_bytes"] = bytes;
-  if (int64_t bytes = integer(program, kKeptBytesAttr))
-    entry["kept_bytes"] = bytes;
-  if (auto fusion =
-          program->getAttrOfType<StringAttr>(pipe::kOptimizerFusionAttr))
-    entry["optimizer_fusion"] = fusion.str();
+/// Describes what the commands of an entry are, and what they move between the
+/// arena and the second tier.
+static void describeCommands(ProgramOp program, const SymbolTable &symbols,
+                             json::Object &entry) {
   std::map<std::string, int64_t> counts;
   int64_t actions = 0, fetched = 0, evicted = 0;
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
@@ -237,6 +209,28 @@ static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
   for (auto &[name, count] : counts)
     commands[name] = count;
   entry["commands"] = std::move(commands);
+}
+
+static json::Object describe(ProgramOp program, const SymbolTable &symbols,
+                             const runtime::MemoryPlan::Entry &plan,
+                             const std::map<StringRef, int64_t> &fixed) {
+  json::Object entry{{"peak_bytes", plan.peakBytes},
+                     {"lower_bound_bytes", plan.lowerBoundBytes},
+                     {"message_bytes", plan.messageBytes}};
+  if (plan.gradientPeakBytes)
+    entry["gradient_peak_bytes"] = plan.gradientPeakBytes;
+  if (plan.keptBytes)
+    entry["kept_bytes"] = plan.keptBytes;
+  if (auto fusion =
+          program->getAttrOfType<StringAttr>(pipe::kOptimizerFusionAttr))
+    entry["optimizer_fusion"] = fusion.str();
+  describeCommands(program, symbols, entry);
+  json::Object kinds;
+  for (const auto &[kind, bytes] : plan.kindsAtPeak)
+    kinds[kind] = bytes;
+  entry["kinds_at_peak"] = std::move(kinds);
+  entry["peak_time"] = peakTime(program);
+  entry["profile"] = profileOf(program, fixed);
   entry["live_at_peak"] = liveAtPeak(program);
   entry["saved"] = savedValues(program, symbols);
   entry["saved_by_block"] = savedByBlock(program);
@@ -245,124 +239,95 @@ static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
   return entry;
 }
 
-/// Describes the memory of a pipeline position; `programs` are its entries.
-static json::Object describePosition(ModuleOp module,
-                                     const SymbolTable &symbols,
-                                     ArrayRef<ProgramOp> programs) {
-  json::Object report;
-  int64_t arena = integer(module, kArenaBytesAttr);
-  for (ProgramOp program : programs)
-    if (int64_t own = integer(program, kArenaBytesAttr))
-      arena = own;
-  report["arena_bytes"] = arena;
-  report["threads"] = integer(module, kThreadsAttr);
-  if (int64_t bytes = integer(programs.front(), kTierBytesAttr))
-    report["tier_bytes"] = bytes;
-  // Each fixed offset counts once, however many entries name it.
-  std::map<std::string, int64_t> fixed;
+/// The tensors that have memory at all times; what differs in the numbers of
+/// layers alone is one item.
+static json::Array describeFixed(ArrayRef<runtime::MemoryPlan::Fixed> tensors) {
   std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>>
       named;
-  std::set<int64_t> seen;
+  for (const runtime::MemoryPlan::Fixed &tensor : tensors) {
+    auto &[bytes, count] =
+        named[{memoryKindName(memoryKindOfRole(tensor.role)).str(),
+               tensor.name.empty() ? tensor.role : foldLayers(tensor.name)}];
+    bytes += tensor.bytes;
+    ++count;
+  }
+  std::vector<std::pair<std::pair<std::string, std::string>,
+                        std::pair<int64_t, int64_t>>>
+      sorted(named.begin(), named.end());
+  llvm::stable_sort(sorted, [](const auto &a, const auto &b) {
+    return a.second.first > b.second.first;
+  });
+  json::Array items;
+  for (const auto &[key, held] : sorted)
+    items.push_back(json::Object{{"bytes", held.first},
+                                 {"count", held.second},
+                                 {"kind", key.first},
+                                 {"name", key.second}});
+  return items;
+}
+
+/// Describes the memory of a pipeline position; `programs` are its entries.
+static json::Object describe(const runtime::MemoryPlan::Position &plan,
+                             const SymbolTable &symbols,
+                             ArrayRef<ProgramOp> programs) {
+  json::Object report{
+      {"arena_bytes", plan.arenaBytes},
+      {"threads", plan.threads},
+      {"outside", json::Object{{"library", plan.libraryBytes},
+                               {"messages", plan.messageBytes}}},
+      {"fixed", describeFixed(plan.fixed)}};
+  if (plan.tierBytes)
+    report["tier_bytes"] = plan.tierBytes;
+  json::Object bytes{{"shared", plan.sharedBytes}};
+  std::map<StringRef, int64_t> fixed;
+  for (const auto &[role, count] : plan.bytesOfRoles) {
+    bytes[role] = count;
+    fixed[memoryKindName(memoryKindOfRole(role))] += count;
+  }
+  report["bytes"] = std::move(bytes);
   json::Object entries;
   for (ProgramOp program : programs) {
-    for (BlockArgument argument : program.getBody().getArguments()) {
-      auto offset = program.getArgAttrOfType<IntegerAttr>(
-          argument.getArgNumber(), kOffsetAttr);
-      auto role = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                       graph::kRoleAttr);
-      auto name = program.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                       graph::kNameAttr);
-      if (!offset || program.getArgAttr(argument.getArgNumber(), kTierAttr) ||
-          !seen.insert(offset.getInt()).second)
-        continue;
-      std::string kind = role ? role.str() : "other";
-      int64_t bytes = extentBytes(cast<RankedTensorType>(argument.getType()));
-      fixed[kind] += bytes;
-      auto &[all, count] = named[{memoryKindName(memoryKindOfRole(kind)).str(),
-                                  name ? foldLayers(name) : kind}];
-      all += bytes;
-      ++count;
-    }
-    entries[program.getEntryName()] = describe(program, symbols);
-  }
-  auto addConstant = [&](ConstantOp constant) {
-    if (auto offset = constant->getAttrOfType<IntegerAttr>(kOffsetAttr);
-        offset && seen.insert(offset.getInt()).second)
-      fixed["constant"] += extentBytes(constant.getType());
-  };
-  llvm::DenseSet<StringRef> visited;
-  for (ProgramOp program : programs) {
-    program.walk(addConstant);
-    for (auto run : program.getBody().getOps<RunOp>())
-      if (visited.insert(run.getCallee()).second)
-        if (func::FuncOp part = partOf(run, symbols))
-          part.walk(addConstant);
-  }
-  int64_t largest = 0;
-  for (ProgramOp program : programs)
-    largest = std::max(largest, integer(program, kPeakAttr));
-  // Small outputs have fixed offsets; others are in the shared region.
-  for (ProgramOp program : programs)
-    for (auto [i, value] : llvm::enumerate(
-             program.getBody().front().getTerminator()->getOperands()))
-      if (auto offset =
-              program.getResultAttrOfType<IntegerAttr>(i, kOffsetAttr);
-          offset && !program.getResultAttr(i, kTierAttr) &&
-          offset.getInt() < arena - largest &&
-          seen.insert(offset.getInt()).second)
-        fixed["output"] += extentBytes(cast<RankedTensorType>(value.getType()));
-  json::Object bytes;
-  for (auto &[kind, count] : fixed)
-    bytes[kind] = count;
-  bytes["shared"] = largest;
-  report["bytes"] = std::move(bytes);
-  json::Array tensors;
-  for (const auto &[key, held] : named)
-    tensors.push_back(json::Object{{"bytes", held.first},
-                                   {"count", held.second},
-                                   {"kind", key.first},
-                                   {"name", key.second}});
-  llvm::stable_sort(tensors, [](const json::Value &a, const json::Value &b) {
-    return *a.getAsObject()->getInteger("bytes") >
-           *b.getAsObject()->getInteger("bytes");
-  });
-  json::Object always;
-  for (auto &[kind, count] : fixed) {
-    StringRef name = memoryKindName(memoryKindOfRole(kind));
-    always[name] = always.getInteger(name).value_or(0) + count;
-  }
-  report["fixed"] = std::move(tensors);
-  for (ProgramOp program : programs) {
-    json::Object &entry = *entries.getObject(program.getEntryName());
-    entry["kinds_at_peak"] = kindsAtPeak(program, always, arena);
-    entry["peak_time"] = peakTime(program);
-    entry["profile"] = profileOf(program, always);
+    StringRef name = program.getEntryName();
+    entries[name] =
+        describe(program, symbols, plan.entries.at(name.str()), fixed);
   }
   report["entries"] = std::move(entries);
   return report;
 }
 
-json::Value cleave::memoryReport(ModuleOp module) {
-  std::map<int64_t, SmallVector<ProgramOp>> positions;
+json::Object cleave::describeMemory(ModuleOp module,
+                                    const runtime::MemoryPlan &plan) {
+  std::map<int64_t, SmallVector<ProgramOp>> programs;
   for (auto program : module.getOps<ProgramOp>())
-    positions[program.getPipelinePosition()].push_back(program);
-  json::Object report;
-  json::Array all;
-  int64_t largest = -1, at = 0;
+    programs[program.getPipelinePosition()].push_back(program);
   SymbolTable symbols(module);
-  for (auto &[position, programs] : positions) {
-    json::Object own = describePosition(module, symbols, programs);
-    int64_t bytes = own.getInteger("arena_bytes").value_or(0);
-    if (bytes > largest) {
-      report = json::Object(own);
-      largest = bytes;
-      at = position;
-    }
-    all.push_back(std::move(own));
-  }
-  if (positions.size() > 1) {
-    report["largest"] = at;
+  json::Array all;
+  for (const runtime::MemoryPlan::Position &position : plan.positions)
+    all.push_back(describe(position, symbols, programs[position.number]));
+  if (all.empty())
+    return {};
+  json::Object report(*all[plan.largest].getAsObject());
+  if (all.size() > 1) {
+    report["largest"] = plan.positions[plan.largest].number;
     report["positions"] = std::move(all);
   }
   return report;
+}
+
+json::Object
+cleave::summarizeMemory(const runtime::MemoryPlan::Position &position) {
+  json::Object memory{{"arena", position.arenaBytes},
+                      {"shared", position.sharedBytes}};
+  if (position.tierBytes)
+    memory["tier"] = position.tierBytes;
+  for (const auto &[role, bytes] : position.bytesOfRoles)
+    memory[role] = bytes;
+  for (const auto &[name, entry] : position.entries) {
+    memory[name + " peak"] = entry.peakBytes;
+    if (entry.gradientPeakBytes)
+      memory[name + " gradients"] = entry.gradientPeakBytes;
+    if (entry.keptBytes)
+      memory[name + " kept"] = entry.keptBytes;
+  }
+  return memory;
 }

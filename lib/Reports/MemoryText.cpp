@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "ReportParts.h"
 #include "ReportText.h"
-#include "cleave/Reports/Reports.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -170,7 +170,8 @@ std::vector<std::string> cleave::explainMemory(const json::Object &report) {
   return lines;
 }
 
-std::string cleave::memoryTrace(const json::Object &report) {
+std::string cleave::memoryTrace(const Report &whole) {
+  const json::Object &report = factsOf(whole);
   const json::Object &plan = *report.getObject("plan");
   std::vector<const json::Object *> positions{&plan};
   if (const json::Array *several = plan.getArray("positions")) {

@@ -1,4 +1,4 @@
-//===- ReportText.h - Numbers in the lines of a report ----------*- C++ -*-===//
+//===- ReportText.h - Numbers and names in lines ----------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -32,6 +32,14 @@ inline std::string textOf(const llvm::json::Object &object,
                           llvm::StringRef key) {
   return object.getString(key).value_or("").str();
 }
+
+/// Replaces the numbered components of names in a text: `h.3.mlp.w` becomes
+/// `h.*.mlp.w`. A text without such a name stays.
+std::string foldLayers(llvm::StringRef text);
+
+/// The numbered components of names in a text, as one key: `3` of `h.3.mlp.w`;
+/// empty if there is none.
+std::string layerOf(llvm::StringRef text);
 
 } // namespace cleave
 

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "SavedReport.h"
-#include "LayerNames.h"
+#include "ReportParts.h"
+#include "ReportText.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include <map>

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "CollectivePlaces.h"
+#include "ReportParts.h"
 #include "ReportText.h"
-#include "cleave/Reports/Reports.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"

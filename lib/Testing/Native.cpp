@@ -8,6 +8,7 @@
 #include "cleave/Testing/Native.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"

@@ -13,6 +13,7 @@
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
@@ -54,12 +55,14 @@ public:
     std::string key = compilationKey(text, optionsJson, options);
     if (std::optional<Compilation> found = loadCompilation(*cache, key)) {
       compiled = std::move(found->program);
+      facts = std::move(found->report);
       warnings = std::move(found->warnings);
       source = text;
       return;
     }
     compile(text);
-    if (llvm::Error error = storeCompilation(*cache, key, compiled, warnings))
+    if (llvm::Error error =
+            storeCompilation(*cache, key, compiled, facts, warnings))
       cacheProblem = llvm::toString(std::move(error));
   }
 
@@ -117,19 +120,14 @@ public:
   /// What the compiler warned of.
   const std::vector<std::string> &givenWarnings() const { return warnings; }
 
-  std::string report() const {
-    std::string text;
-    llvm::raw_string_ostream(text)
-        << llvm::json::Value(llvm::json::Object(compiled.report));
-    return text;
-  }
+  std::string report() const { return facts.str(); }
 
   /// The report in lines of text.
   std::vector<std::string> explain(const std::string &detail) const {
     auto known = parseDetail(detail);
     if (!known)
       throw nb::value_error("the detail is summary, layers, full or memory");
-    return explainReport(compiled.report, *known);
+    return explainReport(facts, *known);
   }
 
   void save(const std::string &path) const {
@@ -196,24 +194,32 @@ private:
     OneErrorPerPlace onlyFirst(context.get());
     context->printOpOnDiagnostic(false);
     module = mlir::parseSourceString<mlir::ModuleOp>(text, context.get());
+    Decisions decisions;
+    auto after = [&](Phase phase, mlir::ModuleOp reached) {
+      keep(phase, reached);
+    };
     if (!module ||
         mlir::failed(annotateParameters(*module, options.parameters)) ||
-        mlir::failed(runPhases(*module, Phase::Executable, options,
-                               [&](Phase phase, mlir::ModuleOp reached) {
-                                 keep(phase, reached);
-                               })))
+        mlir::failed(
+            runPhases(*module, Phase::Executable, options, after, &decisions)))
       throw CompileFailure(messages);
-    auto result = generateCode(*module, options);
-    if (mlir::failed(result))
+    auto planned = planProgram(*module, options);
+    if (mlir::failed(planned))
       throw CompileFailure(messages);
-    compiled = std::move(*result);
-    if (std::string mistake = checkLimit(compiled, options); !mistake.empty())
+    if (std::string mistake = checkLimit(planned->memory, options);
+        !mistake.empty())
       throw CompileFailure(mistake);
+    auto generated = generateCode(*module, options, *planned);
+    if (mlir::failed(generated))
+      throw CompileFailure(messages);
+    compiled = std::move(*generated);
     auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
                                    costSource(options.phases));
     if (mlir::failed(schedule))
       throw CompileFailure(messages);
-    completeReport(compiled.report, std::move(*schedule));
+    facts = programReport(
+        *module, describeProgram(*module, options, decisions, *planned),
+        *schedule);
     // Its threads end: a step has a program for each shape, and keeps them.
     context->disableMultithreading();
   }
@@ -256,6 +262,7 @@ private:
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::map<Phase, mlir::OwningOpRef<mlir::ModuleOp>> snapshots;
   CompiledProgram compiled;
+  Report facts;
 };
 
 /// The key in the cache of what follows from `texts` and the code that runs.

@@ -58,6 +58,7 @@ FORBIDDEN = {
     "Conversion": ("Executable", "Runtime"),
     "Target": ("Runtime",),
     "Reports": ("Runtime",),
+    "Pipelines": ("Runtime",),
     "Runtime": ("Scheduling", "Machines"),
     "Runtime/CUDA": ("Runtime/CPU",),
     "Runtime/MPI": ("Runtime/CPU", "Runtime/CUDA"),
@@ -112,6 +113,47 @@ def test_a_wrong_include_is_found():
     path = ROOT / "lib" / "Scheduling" / "Schedule.cpp"
     bad = [(path, "Scheduling/Schedule.cpp", '#include "cleave/Dialect/Pipe/IR/PipeOps.h"\n')]
     assert len(list(wrong_includes(bad))) == 1
+
+
+#: How members of llvm::json are read.
+JSON_ACCESS = re.compile(
+    r"(?:\.|->)getAs(?:Object|Array|String|Number|Integer|UINT64|Boolean|Null)\(\)"
+    r"|(?:\.|->)get(?:Object|Array|String|Number|Integer|Boolean|Null)\(|json::(?:parse|ObjectMapper|Path)\b")
+
+#: Rooms that decide, and so read no report; and their files that read JSON that a person or
+#: another program has written.
+DECIDING = ("Pipelines", "Planning")
+READ_JSON = {
+    "Pipelines/Options/OptionsFromJson.cpp": "options, as `cleave.compile` passes them",
+    "Pipelines/Options/OptionTable.cpp": "the value of one of these",
+    "Pipelines/Options/DeclareOptions.h": "the same",
+}
+
+
+def json_reads(files):
+    """Lines that say which file of a room that decides reads a member of JSON."""
+    for _, relative, text in files:
+        if relative.startswith(DECIDING) and relative not in READ_JSON:
+            for number, line in enumerate(text.splitlines(), 1):
+                if JSON_ACCESS.search(line):
+                    yield f"{relative}:{number}: {line.strip()}"
+
+
+def test_decisions_read_no_json():
+    """Reports render facts; what is decided follows from the structs that they are made of."""
+    files = list(sources())
+    assert not list(json_reads(files))
+    names = {relative for _, relative, _ in files}
+    assert READ_JSON.keys() <= names, "the list names files that are gone"
+
+
+@pytest.mark.parametrize("line", [
+    'planned.seconds = facts.getNumber("makespan").value_or(0);',
+    'if (const json::Array *all = plan->getArray("positions"))',
+    "const json::Object &facts = *schedule->getAsObject();", "auto value = llvm::json::parse(text);"])
+def test_a_decision_that_reads_json_is_found(line):
+    assert len(list(json_reads([(None, "Planning/Fit.cpp", line)]))) == 1
+    assert not list(json_reads([(None, "Reports/Summary.cpp", line)]))
 
 
 @pytest.mark.parametrize("room", WITHOUT_MLIR)

@@ -16,6 +16,7 @@
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/Fit.h"
+#include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/MeasureMachine.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "cleave/Planning/PredictStep.h"
@@ -65,12 +66,10 @@ static bool asks(int argc, char **argv, StringRef flag) {
 }
 
 /// Writes a report, if a file is named.
-static int writeReport(StringRef path, llvm::json::Object report) {
+static int writeReport(StringRef path, const Report &report) {
   if (path.empty())
     return 0;
-  return writeFile(path, [&](raw_ostream &os) {
-    os << llvm::formatv("{0:2}\n", llvm::json::Value(std::move(report)));
-  });
+  return writeFile(path, [&](raw_ostream &os) { report.print(os); });
 }
 
 /// Reads --recompute-file.
@@ -92,25 +91,63 @@ static int readPolicyFile(const Flags &flags, CompileOptions &options) {
 /// Answers --fit. The status is 1 if nothing fits.
 static int answerFit(ModuleOp model, const CompileOptions &options,
                      const Flags &flags) {
-  FailureOr<llvm::json::Object> fit =
+  FailureOr<FitAnswer> fit =
       findFit(model, options, *parseFitQuestion(flags.fit));
   if (failed(fit))
     return 1;
-  bool found = fit->getInteger("answer").has_value();
   if (flags.reportFile.empty()) {
     if (int status = writeFile("-", [&](raw_ostream &os) {
           for (const std::string &line : explainFit(*fit))
             os << line << "\n";
         }))
       return status;
-  } else if (int status = writeReport(
-                 flags.reportFile,
-                 llvm::json::Object{{"fit", llvm::json::Object(*fit)}})) {
+  } else if (int status = writeReport(flags.reportFile, fitReport(*fit))) {
     return status;
   }
-  if (!found)
+  if (!fit->answer)
     return fail("no plan that was tried fits the memory limit");
   return 0;
+}
+
+/// Writes what is asked for of a module in the executable phase.
+static int finish(ModuleOp module, const CompileOptions &options,
+                  const Flags &flags, const Decisions &decisions,
+                  const Report &schedule) {
+  bool plans = flags.planOnly || flags.emit == "memory";
+  FailureOr<PlannedProgram> planned = planProgram(module, options);
+  if (failed(planned))
+    return 1;
+  if (std::string mistake = checkLimit(planned->memory, options);
+      !mistake.empty())
+    return fail(mistake);
+  FailureOr<CompiledProgram> compiled =
+      plans ? CompiledProgram{planned->positions, ""}
+            : generateCode(module, options, *planned);
+  if (failed(compiled))
+    return 1;
+  ProgramFacts facts = describeProgram(module, options, decisions, *planned);
+  Report report = programReport(module, facts, schedule);
+  if (flags.emit == "memory")
+    return writeFile(
+        flags.output.empty() ? "-" : StringRef(flags.output),
+        [&](raw_ostream &os) { os << memoryTrace(report) << "\n"; });
+  if (!flags.output.empty())
+    if (llvm::Error e = writeArtifact(*compiled, flags.output))
+      return fail(llvm::toString(std::move(e)));
+  bool silent = flags.explain.empty() && !flags.reportFile.empty();
+  if (std::optional<Detail> detail =
+          flags.planOnly && flags.explain.empty() && !silent
+              ? Detail::Memory
+              : parseDetail(flags.explain))
+    if (int status = writeFile("-", [&](raw_ostream &os) {
+          std::vector<std::string> lines = explainReport(report, *detail);
+          if (facts.prediction)
+            llvm::append_range(lines, explainPrediction(*facts.prediction));
+          for (const std::string &line : lines)
+            os << line << "\n";
+        }))
+      return status;
+  return writeReport(flags.reportFile, report);
 }
 
 int main(int argc, char **argv) {
@@ -250,21 +287,22 @@ int main(int argc, char **argv) {
   if (!flags.fit.empty())
     return answerFit(*module, options, flags);
   // The executable phase has no pipelines.
-  llvm::json::Value schedule = nullptr;
+  Report schedule;
   bool described = true;
   auto after = [&](Phase phase, ModuleOp reached) {
     if (phase != Phase::Scheduled ||
         (flags.reportFile.empty() && flags.explain.empty() && !flags.planOnly &&
          flags.emit != "memory"))
       return;
-    FailureOr<llvm::json::Value> report =
+    FailureOr<Report> report =
         scheduleReport(reached, costSource(options.phases), shown);
     described = succeeded(report);
     if (described)
       schedule = std::move(*report);
   };
+  Decisions decisions;
   if (failed(runPhases(*module, stop.value_or(Phase::Executable), options,
-                       after)) ||
+                       after, &decisions)) ||
       !described)
     return 1;
   StringRef destination =
@@ -280,8 +318,7 @@ int main(int argc, char **argv) {
     if (int status =
             writeFile(destination, [&](raw_ostream &out) { out << text; }))
       return status;
-    return writeReport(flags.reportFile,
-                       llvm::json::Object{{"schedule", std::move(schedule)}});
+    return writeReport(flags.reportFile, schedule);
   }
   if (stop)
     return writeFile(destination, [&](raw_ostream &os) {
@@ -297,36 +334,5 @@ int main(int argc, char **argv) {
     return writeFile(destination, [&](raw_ostream &os) { os << *text; });
   }
 
-  FailureOr<CompiledProgram> compiled = flags.planOnly || flags.emit == "memory"
-                                            ? planProgram(*module, options)
-                                            : generateCode(*module, options);
-  if (failed(compiled))
-    return 1;
-  addPrediction(*module, options, *compiled);
-  if (std::string mistake = checkLimit(*compiled, options); !mistake.empty())
-    return fail(mistake);
-  if (flags.emit == "memory")
-    return writeFile(destination, [&](raw_ostream &os) {
-      os << memoryTrace(compiled->report) << "\n";
-    });
-  if (!flags.output.empty())
-    if (llvm::Error e = writeArtifact(*compiled, flags.output))
-      return fail(llvm::toString(std::move(e)));
-  completeReport(compiled->report, std::move(schedule));
-  bool silent = flags.explain.empty() && !flags.reportFile.empty();
-  if (std::optional<Detail> detail =
-          flags.planOnly && flags.explain.empty() && !silent
-              ? Detail::Memory
-              : parseDetail(flags.explain))
-    if (int status = writeFile("-", [&](raw_ostream &os) {
-          for (const std::string &line :
-               explainReport(compiled->report, *detail))
-            os << line << "\n";
-          if (const llvm::json::Object *prediction =
-                  compiled->report.getObject("prediction"))
-            for (const std::string &line : predictionText(*prediction))
-              os << line << "\n";
-        }))
-      return status;
-  return writeReport(flags.reportFile, std::move(compiled->report));
+  return finish(*module, options, flags, decisions, schedule);
 }

@@ -15,7 +15,6 @@
 
 #include "cleave/Executable/Format/Program.h"
 #include "cleave/Pipelines/Phases.h"
-#include "cleave/Runtime/Session/Session.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/Error.h"
@@ -89,52 +88,12 @@ llvm::LogicalResult runOnePhase(mlir::ModuleOp module, Phase phase,
 /// Gives `module` the contents of `other`.
 void takeContents(mlir::ModuleOp module, mlir::ModuleOp other);
 
-/// Why recomputation is as it is, in JSON, where it was chosen.
-inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
-    "pipe.recompute_decision";
-
 /// The program of each position of the pipeline, and the object file of their
 /// kernels: code of the processor, or data that hold the code of a device.
 struct CompiledProgram {
   std::vector<runtime::Program> positions;
   std::string object;
-  llvm::json::Object report;
 };
-
-/// Returns the program of each position and the report of a module in the
-/// executable phase, without kernels.
-llvm::FailureOr<CompiledProgram> planProgram(mlir::ModuleOp module,
-                                             const CompileOptions &options);
-
-/// The bytes that a device needs, by the memory plan of its position: its arena
-/// and what is outside of it.
-int64_t neededBytes(const llvm::json::Object &position);
-/// Why the program needs more memory than the limit; empty if it does not.
-std::string checkLimit(const CompiledProgram &compiled,
-                       const CompileOptions &options);
-
-/// Generates code for a module in the executable phase.
-llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,
-                                              const CompileOptions &options);
-
-/// The forms in which generated kernels are printed.
-enum class KernelText : uint8_t { LLVM, Cuda };
-
-/// The kernels of a module in the executable phase, as text: for the target
-/// "cuda" also those of the other commands.
-llvm::FailureOr<std::string> printKernels(mlir::ModuleOp module,
-                                          KernelText text,
-                                          const CompileOptions &options);
-
-/// Writes `path`, a shared object that `runtime::Session::open` reads; whole or
-/// not at all.
-llvm::Error writeArtifact(const CompiledProgram &compiled,
-                          llvm::StringRef path);
-
-/// Loads the program into this process.
-llvm::Expected<std::unique_ptr<runtime::Session>>
-openSession(const CompiledProgram &compiled,
-            const runtime::SessionOptions &options);
 
 } // namespace cleave
 

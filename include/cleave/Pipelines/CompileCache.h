@@ -17,6 +17,7 @@
 
 #include "cleave/Pipelines/CacheFolder.h"
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Reports/Report.h"
 
 #include <vector>
 
@@ -26,9 +27,10 @@ namespace cleave {
 /// MLIR and libm, and the processor with its features.
 const std::string &codeIdentity();
 
-/// A program, its complete report, and what the compiler warned of.
+/// A program, its report, and what the compiler warned of.
 struct Compilation {
   CompiledProgram program;
+  Report report;
   std::vector<std::string> warnings;
 };
 
@@ -46,6 +48,7 @@ std::optional<Compilation> loadCompilation(const CacheFolder &cache,
 /// Keeps a program, unless it would not be the same when it is read.
 llvm::Error storeCompilation(const CacheFolder &cache, llvm::StringRef key,
                              const CompiledProgram &program,
+                             const Report &report,
                              const std::vector<std::string> &warnings);
 
 } // namespace cleave

@@ -52,7 +52,7 @@ llvm::Expected<std::string> readMeasuredCosts(llvm::StringRef path);
 llvm::Expected<std::string> readMachine(llvm::StringRef text);
 
 /// Where the costs of a schedule come from.
-inline CostSource costSource(const PhaseOptions &options) {
+inline pipe::CostSource costSource(const PhaseOptions &options) {
   return {options.machine, options.measuredCosts, options.measuredFrom};
 }
 

@@ -9,6 +9,7 @@
 #define CLEAVE_PLANNING_CHOOSERECOMPUTE_H
 
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Reports/PlanFacts.h"
 
 namespace cleave {
 
@@ -41,12 +42,11 @@ struct RecomputePlan {
 /// `local`, a module in the local phase, needs at most `options.memoryLimit`
 /// bytes on each device (any number if that is 0). Tries every fixed policy and
 /// mixtures of them by blocks, plans the memory of each that it considers, and
-/// records the decision as the attribute `kRecomputeDecisionAttr` of the
-/// modules, in JSON. If none fits, emits an error with the smallest limit
-/// found, and records the policy, bytes and limit of that plan.
-llvm::FailureOr<RecomputePlan> chooseRecompute(mlir::ModuleOp local,
-                                               const CompileOptions &options,
-                                               RunPhase run);
+/// says in `decision` why. If none fits, emits an error with the smallest limit
+/// found, and says there the policy, bytes and limit of that plan.
+llvm::FailureOr<RecomputePlan>
+chooseRecompute(mlir::ModuleOp local, const CompileOptions &options,
+                RunPhase run, std::optional<RecomputeDecision> &decision);
 
 } // namespace cleave
 

@@ -15,6 +15,7 @@
 #define CLEAVE_PLANNING_FIT_H
 
 #include "cleave/Pipelines/Compile.h"
+#include "cleave/Reports/PlanFacts.h"
 
 namespace cleave {
 
@@ -42,24 +43,11 @@ inline constexpr int64_t kMostFitDevices = 4096;
 /// multiples by powers of 2 and, unless the axis shards features, the divisors
 /// of the batch; growing ends when twice in turn a larger mesh needs no less.
 ///
-/// Returns, for `--report`:
-/// ```
-/// {"question": "micro_batch" | "devices", "axis": "dp", "limit": n,
-///  "batch": n,
-///  "tried": [{"mesh": "dp=2", "devices": n, "micro_batches": n, "samples": n,
-///             "bytes": n | null, "fits": b, "recompute": "...",
-///             "refused": "..."}, ...],
-///  "answer": i | null, "flag": "--micro-batches=4",
-///  "smallest": i | null, "kinds": {"saved": n, ...}, "advice": ["...", ...]}
-/// ```
-/// `samples` are those of a micro-batch, on all devices together; `bytes` what
-/// the device needs that needs most, null if the plan is refused. `smallest` is
-/// the plan with the least bytes, and `kinds` what it has at its peak; `advice`
-/// is there if nothing fits. Fails, with an error at the module, if the
-/// question has no answer for this model and these options.
-llvm::FailureOr<llvm::json::Object> findFit(mlir::ModuleOp model,
-                                            const CompileOptions &options,
-                                            const FitQuestion &question);
+/// The answer has the plans that were tried. Fails, with an error at the
+/// module, if the question has no answer for this model and these options.
+llvm::FailureOr<FitAnswer> findFit(mlir::ModuleOp model,
+                                   const CompileOptions &options,
+                                   const FitQuestion &question);
 
 } // namespace cleave
 

@@ -8,22 +8,33 @@
 #ifndef CLEAVE_PLANNING_PLANPHASES_H
 #define CLEAVE_PLANNING_PLANPHASES_H
 
-#include "cleave/Pipelines/Compile.h"
+#include "cleave/Planning/PlanProgram.h"
+#include "cleave/Reports/Reports.h"
 #include <functional>
 
 namespace cleave {
 
+/// What planning decided that options left to it.
+struct Decisions {
+  /// Where the policy of recomputation was chosen, also if no plan fits.
+  std::optional<RecomputeDecision> recompute;
+};
+
 /// Takes `module` from the model phase to `last`, one phase after another, and
 /// makes the choices that options leave to planning; calls `after` (which may
-/// be null) when each is reached.
+/// be null) when each is reached, and says in `decisions` (which may be null)
+/// what was chosen.
 llvm::LogicalResult
 runPhases(mlir::ModuleOp module, Phase last, const CompileOptions &options,
-          const std::function<void(Phase, mlir::ModuleOp)> &after);
+          const std::function<void(Phase, mlir::ModuleOp)> &after,
+          Decisions *decisions = nullptr);
 
-/// Adds the prediction that `options` ask for to the report of `compiled`, a
-/// program of `module`.
-void addPrediction(mlir::ModuleOp module, const CompileOptions &options,
-                   CompiledProgram &compiled);
+/// The facts of `planned`, a program of `module`, with the prediction that
+/// `options` ask for.
+ProgramFacts describeProgram(mlir::ModuleOp module,
+                             const CompileOptions &options,
+                             const Decisions &decisions,
+                             const PlannedProgram &planned);
 
 } // namespace cleave
 

@@ -14,68 +14,16 @@
 #ifndef CLEAVE_REPORTS_REPORTS_H
 #define CLEAVE_REPORTS_REPORTS_H
 
+#include "cleave/Dialect/Pipe/Transforms/PredictedSchedule.h"
+#include "cleave/Reports/PlanFacts.h"
+#include "cleave/Reports/Report.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
 #include "mlir/IR/BuiltinOps.h"
-#include "llvm/Support/JSON.h"
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace cleave {
-
-/// Returns the memory plan, for `--report`:
-/// ```
-/// {"arena_bytes": n, "bytes": {"parameter": n, "state": n, ...},
-///  "fixed": [{"bytes", "count", "kind", "name"}, ...],
-///  "entries": {"train": {"peak_bytes": n, "lower_bound_bytes": n, "actions":
-///  n,
-///    "commands": {"contract": n, ...},
-///    "kinds_at_peak": {"parameters": n, "saved": n, ..., "unused": n},
-///    "peak_time": {"action", "command", "commands", "at"},
-///    "live_at_peak": [{"bytes", "count", "kind", "name"}, ...],
-///    "profile": {"actions": [{"name", "begin"}, ...], "times": [n, ...],
-///      "kinds": {"saved": [n, ...], ...}},
-///    "saved": [{"bytes", "type", "name"}, ...],
-///    "recomputed": ["...", ...]}}}
-/// ```
-/// Kinds are those of `exec::MemoryKind`. Numbers of layers in the names of
-/// tensors are folded (`h.*.w`), and `count` tensors with one name are one
-/// item. In a pipeline it is the plan of the position with the largest arena,
-/// whose number is `largest`; `positions` has the plans of all.
-llvm::json::Value memoryReport(mlir::ModuleOp module);
-
-/// Returns the elements and bytes that each device sends in one run of an entry
-/// (by ring algorithms, see `machines::elementsSent`), after
-/// `--exec-plan-memory`, for `--report`:
-/// ```
-/// {"train": {"count": n, "elements": x, "bytes": x,
-///   "collectives": [{"kind": "all_reduce", "axes": "\"tp\"", "line":
-///   "model.py:7",
-///     "cause": "...", "count": n, "elements": x, "bytes": x}, ...],
-///   "totals": [{"kind", "axes", "count", "elements", "bytes"}, ...]}}
-/// ```
-/// `updated_again`: what the repeated update (`--pipe-post-validate`) sends in
-/// addition, in a step that needs it.
-llvm::json::Value communicationReport(mlir::ModuleOp module);
-
-/// Returns the shardings of the entries' tensors, for `--report`:
-/// ```
-/// {"mesh": [{"axis": "tp", "size": 2}, ...],
-///  "tensors": {"w": {"shape": [8, 4], "element_bits": 32,
-///    "dims": [[{"axis": "tp", "pre": 1, "size": 2}], []],
-///    "positions": [0]}}}
-/// ```
-/// `positions`: the pipeline positions that hold the tensor.
-llvm::json::Value placementReport(mlir::ModuleOp module);
-
-/// The source of the costs of a schedule.
-struct CostSource {
-  /// Rates of the machine, see `machines::MachineModel::parse`.
-  std::string machine;
-  /// Costs of parts measured in a run, which replace estimates (see
-  /// `scheduling::MeasuredCosts`), and the name of the run for messages.
-  std::string measuredCosts, measuredFrom;
-};
 
 enum class ScheduleFormat : uint8_t { Text, Svg, Trace };
 /// Returns the format named "text", "svg" or "perfetto".
@@ -90,19 +38,32 @@ ScheduleFormat scheduleFormatOf(llvm::StringRef path);
 /// is a comment.
 llvm::LogicalResult
 writeSchedule(llvm::raw_ostream &os, mlir::ModuleOp module,
-              const CostSource &source, ScheduleFormat format,
+              const pipe::CostSource &source, ScheduleFormat format,
               const scheduling::Timeline *measured = nullptr);
 
-/// Returns the costs, times, memory and bytes sent of the schedule, by stage,
-/// pipeline position and boundary; with `measured`, also the idle times of that
-/// timeline. Null if the module has no program.
-llvm::FailureOr<llvm::json::Value>
-scheduleReport(mlir::ModuleOp module, const CostSource &source,
+/// Returns `{"schedule": ...}`: the costs, times, memory and bytes sent of the
+/// schedule, by stage, pipeline position and boundary; with `measured`, also
+/// the idle times of that timeline. It is null if the module has no program.
+llvm::FailureOr<Report>
+scheduleReport(mlir::ModuleOp module, const pipe::CostSource &source,
                const scheduling::Timeline *measured = nullptr);
 
-/// Adds `schedule`, a result of `scheduleReport`, to the report of an artifact,
-/// and `decisions`, which explain the whole report in lines of text.
-void completeReport(llvm::json::Object &report, llvm::json::Value schedule);
+/// What the report of a program says besides its module and its schedule.
+struct ProgramFacts {
+  runtime::MemoryPlan memory;
+  std::optional<RecomputeDecision> recompute;
+  std::optional<machines::Prediction> prediction;
+  std::string target;
+  bool checkFinite = true;
+  int64_t microBatches = 1;
+};
+
+/// Returns the report of a program of `module`, which is in the executable
+/// phase: `memory`, `recompute`, `communication`, `placement`, `plan`,
+/// `prediction`, `schedule` (of `scheduleReport`) and `decisions`, which
+/// explain all of it in lines of text.
+Report programReport(mlir::ModuleOp module, const ProgramFacts &facts,
+                     const Report &schedule);
 
 /// How much of a report is explained: ten lines; all of it, with what differs
 /// in the numbers of layers alone as one line; all of it; or the memory of a
@@ -111,30 +72,33 @@ enum class Detail : uint8_t { Summary, Layers, Full, Memory };
 /// Returns the detail named "summary", "layers", "full" or "memory".
 std::optional<Detail> parseDetail(llvm::StringRef name);
 
-/// Explains the completed report of an artifact in lines of text.
-std::vector<std::string> explainReport(const llvm::json::Object &report,
-                                       Detail detail);
-
-/// Returns at most ten lines of text: what the step needs of memory, what it
-/// sends, and what bounds its time.
-std::vector<std::string> summarizeReport(const llvm::json::Object &report);
-
-/// Returns, for a page: the arena of each position, what a device needs outside
-/// of it, and of the largest the bytes at the peak by kind, the time of the
-/// peak, and the tensors that are in use then.
-std::vector<std::string> explainMemory(const llvm::json::Object &report);
+/// Explains the report of a program in lines of text.
+std::vector<std::string> explainReport(const Report &report, Detail detail);
 
 /// Returns the memory in use over a step, by kind, as counters for
 /// ui.perfetto.dev. A command of the plan takes a microsecond; repeated actions
 /// are there once.
-std::string memoryTrace(const llvm::json::Object &report);
+std::string memoryTrace(const Report &report);
 
-/// Returns the table and the answer of `findFit` (Planning/Fit.h) as lines of
-/// text.
-std::vector<std::string> explainFit(const llvm::json::Object &fit);
+/// Returns `{"fit": ...}`:
+/// ```
+/// {"question": "micro_batch" | "devices", "axis": "dp", "limit": n,
+///  "batch": n,
+///  "tried": [{"mesh": "dp=2", "devices": n, "micro_batches": n, "samples": n,
+///             "bytes": n | null, "fits": b, "recompute": "...",
+///             "refused": "..."}, ...],
+///  "answer": i | null, "flag": "--micro-batches=4",
+///  "smallest": i | null, "kinds": {"saved": n, ...}, "advice": ["...", ...]}
+/// ```
+/// `kinds` is what the smallest plan has at its peak; `advice` is there if
+/// nothing fits.
+Report fitReport(const FitAnswer &fit);
+/// Returns the table and the answer as lines of text.
+std::vector<std::string> explainFit(const FitAnswer &fit);
 
-/// Returns the most important facts of `scheduleReport` as lines of text.
-std::vector<std::string> explainSchedule(const llvm::json::Value &report);
+/// Returns the estimate of a step as lines of text.
+std::vector<std::string>
+explainPrediction(const machines::Prediction &prediction);
 
 } // namespace cleave
 

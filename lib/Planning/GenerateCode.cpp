@@ -1,0 +1,98 @@
+//===- GenerateCode.cpp - From a module to an artifact
+//----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Planning/GenerateCode.h"
+#include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Target/CPU/CodeGen.h"
+#include "cleave/Target/CUDA/CompileCuda.h"
+
+using namespace mlir;
+using namespace cleave;
+
+/// The processor that `options` name; an error is reported at the module.
+static FailureOr<CpuTarget> processorOf(ModuleOp module,
+                                        const CompileOptions &options) {
+  auto target = CpuTarget::get(options.cpu, options.vectorBits);
+  if (!target)
+    return emitError(module.getLoc()) << llvm::toString(target.takeError());
+  return *target;
+}
+
+FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
+                                                const CompileOptions &options,
+                                                const PlannedProgram &planned) {
+  auto target = processorOf(module, options);
+  if (failed(target))
+    return failure();
+  if (options.target == "cuda") {
+    FailureOr<std::string> text =
+        printCudaPrograms(module, planned.positions, options.architecture);
+    if (failed(text))
+      return failure();
+    auto emit = [&]() -> llvm::Expected<std::string> {
+      auto code = compileCuda(*text, options.architecture);
+      if (!code)
+        return code.takeError();
+      return emitImage(*code, module);
+    };
+    auto object = emit();
+    if (!object)
+      return emitError(module.getLoc()) << llvm::toString(object.takeError());
+    return CompiledProgram{planned.positions, std::move(*object)};
+  }
+  auto object = compileKernels(module, *target);
+  if (failed(object))
+    return failure();
+  return CompiledProgram{planned.positions, std::move(*object)};
+}
+
+FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
+                                                const CompileOptions &options) {
+  FailureOr<PlannedProgram> planned = planProgram(module, options);
+  if (failed(planned))
+    return failure();
+  return generateCode(module, options, *planned);
+}
+
+FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
+                                            const CompileOptions &options) {
+  LaunchShapes launches;
+  if (text == KernelText::Cuda && options.target != "cuda")
+    return printCuda(module, launches);
+  if (text == KernelText::Cuda) {
+    FailureOr<PlannedProgram> planned = planProgram(module, options);
+    if (failed(planned))
+      return failure();
+    return printCudaPrograms(module, planned->positions, options.architecture);
+  }
+  auto target = processorOf(module, options);
+  if (failed(target))
+    return failure();
+  return printLLVM(module, *target);
+}
+
+llvm::Error cleave::writeArtifact(const CompiledProgram &compiled,
+                                  StringRef path) {
+  if (llvm::Error error = runtime::validate(compiled.positions))
+    return error;
+  return linkSharedObject(compiled.object, runtime::toJSON(compiled.positions),
+                          path);
+}
+
+llvm::Expected<std::unique_ptr<runtime::Session>>
+cleave::openSession(const CompiledProgram &compiled,
+                    const runtime::SessionOptions &options) {
+  auto library = loadKernels(compiled.object);
+  if (!library)
+    return library.takeError();
+  // The session's resolver keeps the code alive.
+  std::shared_ptr<KernelLibrary> kernels = std::move(*library);
+  return runtime::Session::create(
+      compiled.positions,
+      [kernels](StringRef symbol) { return kernels->lookup(symbol); }, options);
+}
