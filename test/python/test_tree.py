@@ -156,6 +156,16 @@ def test_a_decision_that_reads_json_is_found(line):
     assert not list(json_reads([(None, "Reports/Summary.cpp", line)]))
 
 
+def test_reports_are_renamed_by_tests_alone():
+    """What renames the keys of reports is called by the test of decisions, and by nothing that a
+    person runs."""
+    callers = {str(path.relative_to(ROOT)) for folder in ("lib", "tools", "python", "include")
+               for path in (ROOT / folder).rglob("*") if path.suffix in (".cpp", ".h")
+               and "renameReportKeys(" in path.read_text()}
+    assert callers == {"include/cleave/Reports/Report.h", "lib/Reports/Report.cpp",
+                       "lib/Testing/ReportKeys.cpp"}
+
+
 @pytest.mark.parametrize("room", WITHOUT_MLIR)
 def test_no_mlir(room):
     names = [f"{relative}: {name}" for _, relative, text in sources() if relative.startswith(room)

@@ -51,6 +51,10 @@ int fuzzModels(const mlir::DialectRegistry &registry,
 int fuzzDrawn(const mlir::DialectRegistry &registry,
               const FuzzOptions &options);
 
+/// Plans random models with random options as they are and with all keys of
+/// reports renamed.
+int fuzzKeys(const mlir::DialectRegistry &registry, const FuzzOptions &options);
+
 /// Prints the drawn options, and the passes that they run; compiles nothing.
 int listDrawn(const mlir::DialectRegistry &registry,
               const FuzzOptions &options);

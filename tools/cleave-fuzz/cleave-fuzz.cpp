@@ -100,6 +100,12 @@ static cl::opt<bool> staleReaders(
              "parameters and state that their positions do not update, and "
              "print as JSON how many of them the verifier rejects"),
     cl::cat(category));
+static cl::opt<bool> reportKeys(
+    "report-keys",
+    cl::desc("Plan random models with random options, as they are and with all "
+             "keys of reports renamed: nothing that is decided may differ; "
+             "prints what was asked as JSON"),
+    cl::cat(category));
 static cl::opt<bool> verbose("verbose", cl::desc("Print a line per model"),
                              cl::cat(category));
 
@@ -175,6 +181,8 @@ int main(int argc, char **argv) {
     return fuzzReshards(registry, options);
   if (staleReaders)
     return fuzzReaders(registry, options);
+  if (reportKeys)
+    return fuzzKeys(registry, options);
   if (!faultsOf.empty())
     return fuzzFaults(context, options);
   return fuzzModels(registry, phases, options);
