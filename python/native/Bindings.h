@@ -14,7 +14,19 @@ namespace cleave::python {
 
 /// Defines the class `Session` and what it raises in a module.
 inline void bindSession(nb::module_ &m) {
-  nb::exception<CompileFailure>(m, "CompileError", PyExc_RuntimeError);
+  nb::exception<CompileFailure> failure(m, "CompileError", PyExc_RuntimeError);
+  nb::register_exception_translator(
+      [](const std::exception_ptr &thrown, void *type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const CompileFailure &failed) {
+          nb::object error =
+              nb::handle(static_cast<PyObject *>(type))(nb::str(failed.what()));
+          error.attr("couples_samples") = failed.couplesSamples;
+          PyErr_SetObject(static_cast<PyObject *>(type), error.ptr());
+        }
+      },
+      failure.ptr());
   nb::class_<PySession>(m, "Session")
       .def("tensors", &PySession::tensors)
       .def("close", &PySession::close)

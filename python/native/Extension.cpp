@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
+#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/CompileCache.h"
@@ -16,6 +17,7 @@
 #include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "cleave/Runtime/Core/CheckpointFolder.h"
+#include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "mlir/Parser/Parser.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -117,6 +119,9 @@ public:
     return text;
   }
 
+  /// The number of stages of the axis "pp"; 1 without it.
+  int64_t stages() const { return countStages(options.phases); }
+
   /// What the compiler warned of.
   const std::vector<std::string> &givenWarnings() const { return warnings; }
 
@@ -184,14 +189,22 @@ private:
     registerAllDialects(registry);
     context = std::make_unique<mlir::MLIRContext>(registry);
     std::string messages;
+    bool couplesSamples = false;
     mlir::ScopedDiagnosticHandler handler(
         context.get(), [&](mlir::Diagnostic &diagnostic) {
+          couplesSamples |=
+              graph::isAbout(diagnostic, graph::ErrorTopic::CoupledSamples);
           if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Warning)
             warnings.push_back(describe(diagnostic));
           if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
             messages += (messages.empty() ? "" : "\n") + describe(diagnostic);
         });
     OneErrorPerPlace onlyFirst(context.get());
+    auto failure = [&] {
+      CompileFailure failed(messages);
+      failed.couplesSamples = couplesSamples;
+      return failed;
+    };
     context->printOpOnDiagnostic(false);
     module = mlir::parseSourceString<mlir::ModuleOp>(text, context.get());
     Decisions decisions;
@@ -202,21 +215,21 @@ private:
         mlir::failed(annotateParameters(*module, options.parameters)) ||
         mlir::failed(
             runPhases(*module, Phase::Executable, options, after, &decisions)))
-      throw CompileFailure(messages);
+      throw failure();
     auto planned = planProgram(*module, options);
     if (mlir::failed(planned))
-      throw CompileFailure(messages);
+      throw failure();
     if (std::string mistake = checkLimit(planned->memory, options);
         !mistake.empty())
       throw CompileFailure(mistake);
     auto generated = generateCode(*module, options, *planned);
     if (mlir::failed(generated))
-      throw CompileFailure(messages);
+      throw failure();
     compiled = std::move(*generated);
     auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
                                    costSource(options.phases));
     if (mlir::failed(schedule))
-      throw CompileFailure(messages);
+      throw failure();
     facts = programReport(
         *module, describeProgram(*module, options, decisions, *planned),
         *schedule);
@@ -306,6 +319,23 @@ std::vector<std::string> sampleAxes(const std::string &plan) {
   return axes;
 }
 
+/// Whether a schedule, by its name or as text, updates after each micro-batch;
+/// of one that is wrong the compiler says more.
+bool updatesEach(const std::string &name, const std::string &text) {
+  PhaseOptions options;
+  options.schedule = name;
+  options.scheduleText = text;
+  return pipelineShape(options).asynchronous;
+}
+
+/// Why this is not the name of a schedule; empty if it is.
+std::string scheduleProblem(const std::string &name) {
+  std::string error;
+  if (name != "auto")
+    scheduling::findGenerator(name, error);
+  return error;
+}
+
 /// The parameters of the entry `@loss` of a traced module that are weights of
 /// contractions, each with the dimensions that are summed over.
 std::map<std::string, std::vector<int64_t>>
@@ -353,6 +383,7 @@ NB_MODULE(_cleave, m) {
       .def("schedule", &PyCompiled::schedule, nb::arg("form"),
            nb::arg("measured") = "")
       .def("save", &PyCompiled::save, nb::arg("path"))
+      .def_prop_ro("stages", &PyCompiled::stages)
       .def_prop_ro("cached", &PyCompiled::isCached)
       .def_prop_ro("cache_problem", &PyCompiled::problemOfCache)
       .def_rw("offload_dir", &PyCompiled::offloadDir)
@@ -380,6 +411,8 @@ NB_MODULE(_cleave, m) {
   m.def("is_found", &isFound, nb::arg("texts"));
   m.def("note_finding", &noteFinding, nb::arg("texts"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
+  m.def("updates_each", &updatesEach, nb::arg("name"), nb::arg("text"));
+  m.def("schedule_problem", &scheduleProblem, nb::arg("name"));
   m.def("contraction_weights", &contractionWeights, nb::arg("text"));
   m.def(
       "compile",

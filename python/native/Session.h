@@ -25,6 +25,9 @@ namespace nb = nanobind;
 /// What the compiler or the runtime refused; becomes `CompileError`.
 struct CompileFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
+  /// Whether a part of the batch needs the samples of another one; in Python
+  /// `couples_samples`.
+  bool couplesSamples = false;
 };
 
 [[noreturn]] inline void raise(llvm::Error error) {

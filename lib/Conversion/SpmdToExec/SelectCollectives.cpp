@@ -8,6 +8,7 @@
 #include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/IR/Views.h"
+#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Chunks.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Permutation.h"
@@ -47,9 +48,13 @@ public:
   LogicalResult run(spmd::CommunicationOpInterface op) {
     AxisList axes = op.getCommunicationAxes();
     for (const spmd::AxisRef &axis : axes)
-      if (mesh.isSequential(axis))
-        return op->emitOpError("runs along the sequential axis ")
-               << axis.str() << "; run --pipe-split-stages first";
+      if (mesh.isSequential(axis)) {
+        InFlightDiagnostic error =
+            op->emitOpError("runs along the sequential axis ");
+        error << axis.str() << "; run --pipe-split-stages first";
+        graph::setTopic(error, graph::ErrorTopic::CoupledSamples);
+        return error;
+      }
     Value input = op->getOperand(0), output = op->getResult(0);
     if (mesh.size(axes) == 1) {
       output.replaceAllUsesWith(input);

@@ -566,11 +566,10 @@ def compile(
         except _cleave.CompileError as error:
             message = readable_places(str(error)) or (
                 "the compiler failed and does not say why; this is a defect of Cleave")
-            if message.startswith(f"schedule: unknown schedule '{pipeline.get('schedule')}'"):
-                message += "; there is no file of this name either"
             if " native form " in message or " type" in message:
                 message += other_types(model)
-            message = coupled_samples(message, options["micro_batches"], deterministic)
+            if error.couples_samples:
+                message = coupled_samples(message, options["micro_batches"], deterministic)
             if " samples" in message:
                 message += samples_note({n: torch.empty(shape, device="meta")
                                          for n, (shape, _) in traced.input_types.items()})

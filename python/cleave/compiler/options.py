@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Mapping, Sequence
@@ -18,7 +17,10 @@ def pipeline_options(
     post_validation, pipe_gather,
 ) -> dict:
     """The compiler's options of a pipeline, of the arguments of `cleave.compile`. Raises
-    TypeError, ValueError, and OSError if the file of a schedule cannot be read."""
+    TypeError, ValueError, OSError if the file of a schedule cannot be read, and CompileError if
+    there is neither a schedule nor a file of a name."""
+    from .. import _cleave
+
     if pipe_slices not in ("auto", "on", "off"):
         raise ValueError(f"pipe_slices is {pipe_slices!r}; it must be 'auto', 'on' or 'off'")
     options = {"pipe_slices": pipe_slices}
@@ -29,6 +31,9 @@ def pipeline_options(
             options.update(_read_schedule(schedule))
         elif _is_order(schedule):
             options.update(schedule_text=schedule, schedule_file="<schedule>")
+        elif problem := _cleave.schedule_problem(schedule):
+            raise _cleave.CompileError(
+                f"schedule: {problem}; there is no file of this name either")
         else:
             options["schedule"] = schedule
     elif schedule is not None:
@@ -155,8 +160,9 @@ def machine_options(machine) -> dict:
 
 def updates_each(pipeline) -> bool:
     """Whether the schedule has an update after each micro-batch."""
-    text = re.sub("#.*", "", pipeline.get("schedule_text", ""))
-    return pipeline.get("schedule") == "pipedream" or bool(re.search(r"\bU\d|\dU\d", text))
+    from .. import _cleave
+
+    return _cleave.updates_each(pipeline.get("schedule", ""), pipeline.get("schedule_text", ""))
 
 
 def remark_pipeline(pipeline, interlock):
@@ -200,7 +206,7 @@ def module_remarks(interlock, compiled) -> list[str]:
         begins = names.split(",")
         count = len(begins) + 1
     else:
-        count, begins = len(json.loads(compiled.report())["schedule"]["stages"]), []
+        count, begins = compiled.stages, []
     horizon = interlock["grad_horizon"]
     lines = []
     for module in range(1, count + 1):

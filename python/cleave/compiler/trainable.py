@@ -76,11 +76,8 @@ def check_statistics(traced, statistics, parts, deterministic) -> None:
 
 
 def coupled_samples(message: str, parts: int, deterministic) -> str:
-    """The compiler's `message` in words of the model, if it says that a part of the batch
-    needs the samples of another one; else `message`."""
-    if 'along the sequential axis "mb"' not in message and (
-            "is a sum over micro-batches of values that depend on parameters" not in message):
-        return message
+    """The compiler's `message`, which says that a part of the batch needs the samples of another
+    one, in words of the model."""
     place = re.match(r".*?:\d+:\d+: ", message)
     how = (f"deterministic={deterministic} computes grains of the batch, each" if deterministic
            else f"{parts} micro-batches are computed one after another, each")

@@ -8,8 +8,11 @@ limit, the same answer of --fit and the same prediction. 3 models by default, 60
 
 import json
 
+import cleave
+from cleave import _cleave
 from cleave.testing.tools import run_tool, tool
 from proofs import ALL
+from training_support import compile_case, family
 
 COUNT = 60 if ALL else 3
 
@@ -23,3 +26,14 @@ def test_renamed_keys_change_no_plan():
                                          "devices", "predict", "measure"}
     # Reports were there to be renamed.
     assert found["keys"] > 500 * found["models"]
+
+
+def test_python_decides_by_no_report(monkeypatch):
+    """Modules are those of the stages, which a step knows without its report."""
+    monkeypatch.setattr(_cleave.Compiled, "report", lambda compiled: "{}")
+    step = compile_case(family("gpt2", n_layer=3), cleave.SGD(lr=0.1), grad_horizon=1,
+                        mesh={"pp": 2})
+    assert not step.report()
+    assert [line for line in step.explain("full").splitlines() if line.startswith("module ")] == [
+        "module 1 of 2: trained by the head after module 1",
+        "module 2 of 2: trained by the model's head"]

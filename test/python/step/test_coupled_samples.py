@@ -44,6 +44,11 @@ def standardized(m, x, z):
     return (y / y.std()).square().mean() * z.mean()
 
 
+def of_the_largest(m, x, z):
+    y = m.a(x)
+    return (y / y.abs().amax()).square().mean() * z.mean()
+
+
 def beside_the_next(m, x, z):
     return (m.a(x) * m.b(z).roll(1, 0)).mean()
 
@@ -60,7 +65,7 @@ class Pair(nn.Module):
 
 #: Losses, and where the line that couples samples is from the last one.
 LOSSES = {contrastive: 0, both_ways: 1, ranked: 0, over_samples: 0, in_order: 0, standardized: 0,
-          beside_the_next: 0}
+          of_the_largest: 0, beside_the_next: 0}
 losses = pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 
 

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Machines/CollectiveCost.h"
@@ -53,9 +54,13 @@ static AxisList flatten(ShardingAttr sharding) {
 static LogicalResult verifyDevices(Operation *op, const Mesh &mesh,
                                    ArrayRef<AxisRef> axes) {
   for (const AxisRef &axis : axes)
-    if (mesh.isSequential(axis))
-      return op->emitOpError("cannot move data along the sequential axis ")
-             << axis.str();
+    if (mesh.isSequential(axis)) {
+      InFlightDiagnostic error =
+          op->emitOpError("cannot move data along the sequential axis ");
+      error << axis.str();
+      graph::setTopic(error, graph::ErrorTopic::CoupledSamples);
+      return error;
+    }
   return success();
 }
 

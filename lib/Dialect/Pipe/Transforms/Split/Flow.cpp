@@ -7,6 +7,7 @@
 
 #include "Flow.h"
 #include "../Recompute/ValueViews.h"
+#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
@@ -281,16 +282,19 @@ LogicalResult Flow::findPrologue() {
       auto reader = readInLoop.find(op.getResult(0));
       if (reader == readInLoop.end())
         continue;
-      if (!fromInputs.contains(op.getOperand(0)))
+      // The location of the collective is that of its reader.
+      if (!fromInputs.contains(op.getOperand(0))) {
         // The location of the collective is that of its reader.
-        return (emitError(op.getOperand(0).getLoc())
-                << "this is a "
-                << spmd::stringifyReductionKind(
-                       cast<spmd::AllReduceOp>(op).getKind())
-                << " over micro-batches of values that depend on parameters, "
-                   "and each micro-batch reads it")
-                   .attachNote(reader->second->getLoc())
-               << "it is read here";
+        InFlightDiagnostic error = emitError(op.getOperand(0).getLoc());
+        error << "this is a "
+              << spmd::stringifyReductionKind(
+                     cast<spmd::AllReduceOp>(op).getKind())
+              << " over micro-batches of values that depend on parameters, and "
+                 "each micro-batch reads it";
+        graph::setTopic(error, graph::ErrorTopic::CoupledSamples);
+        error.attachNote(reader->second->getLoc()) << "it is read here";
+        return error;
+      }
       prologue.insert(&op);
       continue;
     }

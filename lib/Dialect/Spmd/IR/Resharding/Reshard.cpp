@@ -163,9 +163,11 @@ bool Reshard::prepare() {
     restFrom.push_back(mesh.significant(a->second));
     restTo.push_back(mesh.significant(b->second));
     for (const AxisRef &axis : restFrom.back())
-      if (mesh.isSequential(axis))
+      if (mesh.isSequential(axis)) {
+        plan.alongSequential = true;
         return fail("data would have to move along the sequential axis " +
                     axis.str());
+      }
   }
   return preparePartial();
 }

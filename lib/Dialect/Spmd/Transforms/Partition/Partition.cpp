@@ -8,6 +8,7 @@
 #include "../Propagation/AnnotationCauses.h"
 #include "Resharder.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
@@ -24,6 +25,14 @@ namespace cleave::spmd {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
+
+/// `error`, which says of a value that it is not resharded.
+static InFlightDiagnostic about(const Resharder::Refusal &refusal,
+                                InFlightDiagnostic &error) {
+  if (refusal.alongSequential)
+    graph::setTopic(error, graph::ErrorTopic::CoupledSamples);
+  return std::move(error);
+}
 
 namespace {
 /// The axes of an op's factors, its partial operands, and disagreements.
@@ -194,11 +203,14 @@ LogicalResult Partitioner::finishFunction() {
       return causes.find(producer ? producer : terminator, axes);
     };
     ReshardCause cause{terminator, graph::nameResult(function, i), blamed};
-    std::string error;
+    Resharder::Refusal refusal;
     Value value = resharder.move(local(operand), resultShardings[i],
-                                 seedOrder.of(operand), cause, error);
-    if (!value)
-      return graph::emitResultError(function, i) << " " << error;
+                                 seedOrder.of(operand), cause, refusal);
+    if (!value) {
+      InFlightDiagnostic diagnostic = graph::emitResultError(function, i);
+      diagnostic << " " << refusal.text;
+      return about(refusal, diagnostic);
+    }
     values.push_back(value);
   }
   func::ReturnOp::create(builder, terminator->getLoc(), values);
@@ -285,15 +297,15 @@ LogicalResult Partitioner::partition(Operation *op) {
                        "result " + std::to_string(i) + " of '" +
                            op->getName().getStringRef().str() + "'",
                        blamed};
-    std::string error;
-    value = resharder.move(value, sharding(result), seedIndex, cause, error);
+    Resharder::Refusal refusal;
+    value = resharder.move(value, sharding(result), seedIndex, cause, refusal);
     if (!value) {
       InFlightDiagnostic diagnostic =
           op->emitOpError("cannot be partitioned: result ");
-      diagnostic << i << " " << error;
+      diagnostic << i << " " << refusal.text;
       if (!split.conflict.empty())
         diagnostic.attachNote(op->getLoc()) << split.conflict;
-      return diagnostic;
+      return about(refusal, diagnostic);
     }
     mapping.map(result, value);
   }
@@ -330,16 +342,17 @@ FailureOr<Operation *> Partitioner::buildOp(Operation *op, const OpPlan &plan) {
                        blamed};
     if (!plan.conflict.empty())
       cause.what += ": " + plan.conflict;
-    std::string error;
+    Resharder::Refusal refusal;
     Value value =
-        resharder.move(local(operand), wanted, seedIndex, cause, error);
+        resharder.move(local(operand), wanted, seedIndex, cause, refusal);
     if (!value) {
       InFlightDiagnostic diagnostic =
           op->emitOpError("cannot be partitioned: ");
-      diagnostic << graph::nameOperand(op->getOpOperand(i)) << " " << error;
+      diagnostic << graph::nameOperand(op->getOpOperand(i)) << " "
+                 << refusal.text;
       if (!plan.conflict.empty())
         diagnostic.attachNote(op->getLoc()) << plan.conflict;
-      return diagnostic;
+      return about(refusal, diagnostic);
     }
     locals.push_back(value);
   }

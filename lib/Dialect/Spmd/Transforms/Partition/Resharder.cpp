@@ -41,7 +41,7 @@ Value Resharder::smallestForm(Value value) {
 }
 
 Value Resharder::move(Value local, const Sharding &to, unsigned seedIndex,
-                      const ReshardCause &cause, std::string &error) {
+                      const ReshardCause &cause, Refusal &refusal) {
   if (seedIndex > values.find(local)->second.seedIndex)
     local = smallestForm(local);
   // Copied, since inserting values invalidates references into the table.
@@ -50,8 +50,10 @@ Value Resharder::move(Value local, const Sharding &to, unsigned seedIndex,
       planner.plan(from.sharding, to, from.global.getShape(),
                    elementBytes(from.global.getElementType()));
   if (!plan.error.empty()) {
-    error = "has sharding " + from.sharding.str() +
-            " and cannot be resharded to " + to.str() + ": " + plan.error;
+    refusal = {"has sharding " + from.sharding.str() +
+                   " and cannot be resharded to " + to.str() + ": " +
+                   plan.error,
+               plan.alongSequential};
     return {};
   }
   // The steps up to the smallest form belong to the seed index of the value;

@@ -46,12 +46,19 @@ public:
     return values.find(local)->second.sharding;
   }
 
+  /// Why no reshard exists.
+  struct Refusal {
+    std::string text;
+    /// Whether it is that data would move along a sequential axis.
+    bool alongSequential = false;
+  };
+
   /// Returns `local` resharded to `to`, for the op `cause` of seed index
-  /// `seedIndex`. Returns null and sets `error` where no reshard exists. New
+  /// `seedIndex`. Returns null and sets `refusal` where no reshard exists. New
   /// ops that enlarge a value are inserted at the builder's position, others
   /// after their operand.
   mlir::Value move(mlir::Value local, const Sharding &to, unsigned seedIndex,
-                   const ReshardCause &cause, std::string &error);
+                   const ReshardCause &cause, Refusal &refusal);
 
 private:
   struct Known {

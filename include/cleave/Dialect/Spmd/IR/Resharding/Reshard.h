@@ -24,6 +24,8 @@ struct ReshardPlan {
   llvm::SmallVector<Collective, 2> moves;
   /// The reason why the reshard is impossible, or empty.
   std::string error;
+  /// Whether it is that data would move along a sequential axis.
+  bool alongSequential = false;
 
   /// Returns the number of elements that each position sends.
   double elements() const;
