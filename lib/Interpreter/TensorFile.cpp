@@ -7,7 +7,7 @@
 
 #include "cleave/Interpreter/TensorFile.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
-#include "cleave/Runtime/Core/WeightFiles.h"
+#include "cleave/Executable/Files/WeightFiles.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/MLIRContext.h"
 #include <cstring>

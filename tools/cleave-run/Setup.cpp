@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Trainer.h"
+#include "cleave/Executable/Files/CheckpointFolder.h"
+#include "cleave/Executable/Files/Conversion.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
-#include "cleave/Runtime/Core/CheckpointFolder.h"
-#include "cleave/Runtime/Core/Conversion.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"

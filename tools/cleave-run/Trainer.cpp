@@ -8,7 +8,7 @@
 #include "Trainer.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
-#include "cleave/Runtime/Core/CheckpointFolder.h"
+#include "cleave/Runtime/Core/NewCheckpoint.h"
 #include "cleave/Runtime/Session/Launcher.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"

@@ -17,10 +17,10 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "CheckpointFiles.h"
+#include "cleave/Runtime/Core/NewCheckpoint.h"
+#include "cleave/Executable/Files/CheckpointFiles.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
-#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "CheckpointFiles.h"
+#include "cleave/Executable/Files/CheckpointFiles.h"
 #include "cleave/Executable/Format/FileIO.h"
-#include "cleave/Runtime/Core/CheckpointFolder.h"
+#include "cleave/Runtime/Core/NewCheckpoint.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"

@@ -8,7 +8,7 @@
 #include "Weights.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
-#include "cleave/Runtime/Core/CheckpointFolder.h"
+#include "cleave/Runtime/Core/NewCheckpoint.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
 

@@ -8,7 +8,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_SESSION_WEIGHTS_H
 #define CLEAVE_LIB_RUNTIME_SESSION_WEIGHTS_H
 
-#include "cleave/Runtime/Core/WeightFiles.h"
+#include "cleave/Executable/Files/WeightFiles.h"
 #include "cleave/Runtime/Session/Session.h"
 
 namespace cleave::runtime {

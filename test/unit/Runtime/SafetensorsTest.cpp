@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Executable/Files/Safetensors.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "llvm/ADT/bit.h"
 #include "llvm/Support/Endian.h"

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "BigramSession.h"
+#include "cleave/Executable/Files/Safetensors.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
-#include "cleave/Runtime/Core/Safetensors.h"
 #include "llvm/Support/FileSystem.h"
 #include "gtest/gtest.h"
 

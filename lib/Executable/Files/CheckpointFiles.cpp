@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "CheckpointFiles.h"
+#include "cleave/Executable/Files/CheckpointFiles.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/WeightFiles.h"
+#include "cleave/Executable/Files/WeightFiles.h"
+#include "cleave/Executable/Files/CheckpointFolder.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
-#include "cleave/Runtime/Core/CheckpointFolder.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"

@@ -11,7 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Executable/Files/Safetensors.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "llvm/ADT/STLExtras.h"

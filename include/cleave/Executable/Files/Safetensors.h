@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_RUNTIME_CORE_SAFETENSORS_H
-#define CLEAVE_RUNTIME_CORE_SAFETENSORS_H
+#ifndef CLEAVE_EXECUTABLE_FILES_SAFETENSORS_H
+#define CLEAVE_EXECUTABLE_FILES_SAFETENSORS_H
 
+#include "cleave/Executable/Files/Conversion.h"
 #include "cleave/Executable/Format/FileHash.h"
 #include "cleave/Executable/Format/InputFile.h"
-#include "cleave/Runtime/Core/Conversion.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
@@ -87,4 +87,4 @@ writeSafetensors(llvm::StringRef path,
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_RUNTIME_CORE_SAFETENSORS_H
+#endif // CLEAVE_EXECUTABLE_FILES_SAFETENSORS_H

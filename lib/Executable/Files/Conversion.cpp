@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/Conversion.h"
+#include "cleave/Executable/Files/Conversion.h"
 #include "cleave/Support/NarrowFloat.h"
 
 #include <cmath>

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Runtime/Core/CheckpointFolder.h"
-#include "CheckpointFiles.h"
+#include "cleave/Executable/Files/CheckpointFolder.h"
+#include "cleave/Executable/Files/CheckpointFiles.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Executable/Format/InputFile.h"
 #include "cleave/Executable/Format/ProgramIO.h"

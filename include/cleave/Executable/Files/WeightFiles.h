@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_RUNTIME_CORE_WEIGHTFILES_H
-#define CLEAVE_RUNTIME_CORE_WEIGHTFILES_H
+#ifndef CLEAVE_EXECUTABLE_FILES_WEIGHTFILES_H
+#define CLEAVE_EXECUTABLE_FILES_WEIGHTFILES_H
 
-#include "cleave/Runtime/Core/Safetensors.h"
+#include "cleave/Executable/Files/Safetensors.h"
 
 namespace cleave::runtime {
 
@@ -41,4 +41,4 @@ private:
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_RUNTIME_CORE_WEIGHTFILES_H
+#endif // CLEAVE_EXECUTABLE_FILES_WEIGHTFILES_H

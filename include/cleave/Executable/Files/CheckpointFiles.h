@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_CORE_CHECKPOINTFILES_H
-#define CLEAVE_LIB_RUNTIME_CORE_CHECKPOINTFILES_H
+#ifndef CLEAVE_EXECUTABLE_FILES_CHECKPOINTFILES_H
+#define CLEAVE_EXECUTABLE_FILES_CHECKPOINTFILES_H
 
-#include "cleave/Runtime/Core/CheckpointFolder.h"
+#include "cleave/Executable/Files/CheckpointFolder.h"
 #include "llvm/Support/FileSystem.h"
 #include <optional>
 #include <vector>
@@ -58,4 +58,4 @@ bool isFile(const std::string &path, const FileFacts &facts);
 
 } // namespace cleave::runtime::checkpoint
 
-#endif // CLEAVE_LIB_RUNTIME_CORE_CHECKPOINTFILES_H
+#endif // CLEAVE_EXECUTABLE_FILES_CHECKPOINTFILES_H

@@ -13,8 +13,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_RUNTIME_CORE_CONVERSION_H
-#define CLEAVE_RUNTIME_CORE_CONVERSION_H
+#ifndef CLEAVE_EXECUTABLE_FILES_CONVERSION_H
+#define CLEAVE_EXECUTABLE_FILES_CONVERSION_H
 
 #include "cleave/Executable/Format/Program.h"
 #include "llvm/ADT/StringRef.h"
@@ -43,4 +43,4 @@ struct Conversion {
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_RUNTIME_CORE_CONVERSION_H
+#endif // CLEAVE_EXECUTABLE_FILES_CONVERSION_H
