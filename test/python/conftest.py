@@ -30,6 +30,7 @@ pytest.register_assert_rewrite(*(path.stem for path in sorted((HERE / "support")
 
 import ledger  # noqa: E402
 import numpy  # noqa: E402
+import sample  # noqa: E402
 import torch  # noqa: E402
 from proofs import ALL  # noqa: E402
 
@@ -40,42 +41,6 @@ os.environ.setdefault("CLEAVE_VERIFY", "passes")
 # What a user's programs left on this machine is none of a test's; test_compile_cache.py has a
 # folder of its own.
 os.environ["CLEAVE_CACHE"] = "off"
-
-#: Of the cases of each test of these files, `make test` runs one in so many; all run with
-#: CLEAVE_TEST_ALL, or where tests are named.
-SAMPLED = {
-    "test_buckets": 4, "test_check_finite": 2, "test_check_large": 2, "test_cleave_run_ranks": 6,
-    "test_collective_chunks": 2, "test_compressed_stages": 4, "test_conditions": 2,
-    "test_cuda_device": 3, "test_cuda_order": 2, "test_cuda_ranks": 2, "test_delayed_updates": 2,
-    "test_deterministic": 5, "test_expert_recipes": 3, "test_experts": 4, "test_extremes": 3,
-    "test_folded": 4, "test_gathers": 4, "test_interlock": 2, "test_joined_batches": 8,
-    "test_loss_scale": 6, "test_memory_forms": 5, "test_mixed_precision": 3,
-    "test_native_four_axes": 2, "test_native_masks": 2, "test_native_pairs": 2,
-    "test_native_pipedream": 6, "test_native_pipelines": 8, "test_offload": 3,
-    "test_optimizer_fusion": 8, "test_ordered_norms": 4, "test_outputs": 3, "test_pipe_slices": 3,
-    "test_pipeline_state": 3, "test_post_validation": 3, "test_precision_plans": 8,
-    "test_processes": 2, "test_pruned_training": 2, "test_pruning": 2, "test_random_operators": 5,
-    "test_recommender": 3, "test_recompute": 8, "test_repeat": 3, "test_rules_and_options": 7,
-    "test_scatter_batches": 6, "test_small_programs": 2, "test_summa": 2, "test_trace_families": 3,
-    "test_training_devices": 6, "test_training_dropout": 3, "test_traps": 2, "test_uneven": 3,
-    "test_uneven_devices": 4, "test_uneven_micro_batches": 3, "test_update_rules_native": 8,
-    "test_volumes": 8,
-}
-
-
-def left_out(items):
-    """The cases that `make test` does not run: of each test all but those at every n-th
-    place, from one on that follows from its name."""
-    cases = {}
-    for item in items:
-        if hasattr(item, "callspec") and item.module.__name__ in SAMPLED:
-            cases.setdefault(item.function, []).append(item)
-    dropped = set()
-    for function, own in cases.items():
-        share = SAMPLED[own[0].module.__name__]
-        first = zlib.crc32(function.__name__.encode()) % min(share, len(own))
-        dropped.update(set(own) - set(own[first::share]))
-    return dropped
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -118,10 +83,27 @@ def leaves_no_trace():
     assert not changed, "the test changed what other tests of this process meet"
 
 
+def is_sampled(config):
+    """Whether cases are left out: not where all are asked for, or some by name."""
+    named = any(argument.endswith(".py") or "::" in argument for argument in config.args)
+    chosen = config.option.keyword or config.option.markexpr or getattr(config.option, "lf", False)
+    return not (ALL or named or chosen)
+
+
 def pytest_configure(config):
-    if not hasattr(config, "workerinput"):
-        # Of this process, which starts the others.
-        os.environ[ledger.FOLDER] = tempfile.mkdtemp(prefix="cleave-ledger-")
+    config.left_out = config.collected = 0
+    if hasattr(config, "workerinput"):
+        return
+    config.count_file = os.environ.pop(sample.COUNT, None)  # None of those that tests start.
+    # Of this process, which starts the others.
+    os.environ[ledger.FOLDER] = tempfile.mkdtemp(prefix="cleave-ledger-")
+    if is_sampled(config):
+        os.environ[sample.NAME] = sample.of_tree(HERE.parents[1])
+
+
+def pytest_report_header(config):
+    if is_sampled(config):
+        return f"sample {os.environ[sample.NAME]}; {sample.NAME}={os.environ[sample.NAME]} repeats it"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -129,17 +111,38 @@ def pytest_collection_modifyitems(config, items):
     chosen = config.option.keyword or config.option.markexpr or getattr(config.option, "lf", False)
     if chosen or any("::" in argument for argument in config.args):
         return
-    if not ALL and not any(argument.endswith(".py") for argument in config.args):
-        dropped = left_out(items)
+    parts = set()
+    if is_sampled(config):
+        dropped = sample.left_out(os.environ[sample.NAME], items)
+        parts = {item.module for item in dropped}
+        config.left_out, config.collected = len(dropped), len(items)
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
-    for module in {item.module for item in items if hasattr(item, "module")}:
+    for module in {item.module for item in items if hasattr(item, "module")} - parts:
         if hasattr(module, "check_all"):
             ledger.note_whole(module.__name__)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """A process of xdist has ended: each of them collected all tests."""
+    counts = getattr(node, "workeroutput", {}).get("left_out")
+    if counts:
+        node.config.left_out, node.config.collected = counts
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not is_sampled(config):
+        return
+    terminalreporter.write_line(
+        f"sample {os.environ[sample.NAME]} leaves out {config.left_out} of {config.collected} cases")
+    if config.count_file:
+        pathlib.Path(config.count_file).write_text(f"{config.left_out} of {config.collected}")
+
+
 def pytest_sessionfinish(session, exitstatus):
     if hasattr(session.config, "workerinput"):
+        session.config.workeroutput["left_out"] = session.config.left_out, session.config.collected
         return
     folder = os.environ.pop(ledger.FOLDER)
     notes = ledger.read(folder)

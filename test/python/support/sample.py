@@ -1,0 +1,106 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Which cases of the largest files `make test` runs: a sample that follows from the tree.
+
+What one commit leaves out, the next ones run; one tree always runs the same.
+"""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import tempfile
+
+#: The sample that is drawn, any text; without it, the tree's hash.
+NAME = "CLEAVE_TEST_SAMPLE"
+
+#: A file to which the number of cases that the sample leaves out is written.
+COUNT = "CLEAVE_TEST_LEFT_OUT"
+
+#: Of the cases of each test of these files, `make test` runs one in so many; all run with
+#: CLEAVE_TEST_ALL, or where tests are named.
+SAMPLED = {
+    "test_buckets": 4, "test_check_finite": 2, "test_check_large": 2, "test_cleave_run_ranks": 6,
+    "test_collective_chunks": 2, "test_compressed_stages": 4, "test_conditions": 2,
+    "test_cuda_device": 3, "test_cuda_order": 2, "test_cuda_ranks": 2, "test_delayed_updates": 2,
+    "test_deterministic": 5, "test_expert_recipes": 3, "test_experts": 4, "test_extremes": 3,
+    "test_folded": 4, "test_gathers": 4, "test_interlock": 2, "test_joined_batches": 8,
+    "test_loss_scale": 6, "test_memory_forms": 5, "test_mixed_precision": 3,
+    "test_native_four_axes": 2, "test_native_masks": 2, "test_native_pairs": 2,
+    "test_native_pipedream": 6, "test_native_pipelines": 8, "test_offload": 3,
+    "test_optimizer_fusion": 8, "test_ordered_norms": 4, "test_outputs": 3, "test_pipe_slices": 3,
+    "test_pipeline_state": 3, "test_post_validation": 3, "test_precision_plans": 8,
+    "test_processes": 2, "test_pruned_training": 2, "test_pruning": 2, "test_random_operators": 5,
+    "test_recommender": 3, "test_recompute": 8, "test_repeat": 3, "test_rules_and_options": 7,
+    "test_scatter_batches": 6, "test_small_programs": 2, "test_summa": 2, "test_trace_families": 3,
+    "test_training_devices": 6, "test_training_dropout": 3, "test_traps": 2, "test_uneven": 3,
+    "test_uneven_devices": 4, "test_uneven_micro_batches": 3, "test_update_rules_native": 8,
+    "test_volumes": 8,
+}
+
+
+def git_tree(root):
+    """The hash of the working tree at `root`, what is new or changed included: the user's
+    index and objects stay as they are. None where that is no repository."""
+    def git(*arguments):
+        return subprocess.run(("git", "-C", root, *arguments), env=environment, check=True, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        if pathlib.Path(git("rev-parse", "--show-toplevel")).resolve() != pathlib.Path(root).resolve():
+            return None
+        index = pathlib.Path(root, git("rev-parse", "--git-path", "index"))
+        objects = str(pathlib.Path(root, git("rev-parse", "--git-path", "objects")).resolve())
+        with tempfile.TemporaryDirectory(prefix="cleave-sample-") as folder:
+            own = pathlib.Path(folder, "index")
+            if index.exists():
+                own.write_bytes(index.read_bytes())  # What it knows of unchanged files saves reading them.
+            environment.update(GIT_INDEX_FILE=str(own), GIT_OBJECT_DIRECTORY=folder,
+                               GIT_ALTERNATE_OBJECT_DIRECTORIES=objects)
+            git("add", "--all")
+            return git("write-tree")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def files_hash(root):
+    """A hash of the names and contents of the files at `root` but for what builds and tests
+    leave there: names that begin with a dot or with `build`, modules that were compiled."""
+    digest = hashlib.sha1()
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "build", "__pycache__")))
+        for name in sorted(files):
+            path = pathlib.Path(folder, name)
+            if not name.startswith(".") and path.suffix not in (".pyc", ".so") and path.is_file():
+                own = hashlib.sha1(path.read_bytes()).hexdigest()
+                digest.update(f"{path.relative_to(root)}\0{own}\0".encode())
+    return digest.hexdigest()
+
+
+def of_tree(root):
+    """The name of the sample that is drawn of the tree at `root`."""
+    return os.environ.get(NAME) or git_tree(root) or files_hash(root)
+
+
+def places(name, test, share, count):
+    """Of the `count` cases of a test, the places of those that the sample `name` runs: every
+    share-th, and at least one."""
+    share = min(share, count)
+    first = int.from_bytes(hashlib.sha256(f"{name} {test}".encode()).digest()[:8], "big") % share
+    return range(first, count, share)
+
+
+def left_out(name, items):
+    """The cases of pytest that the sample `name` does not run."""
+    cases = {}
+    for item in items:
+        if hasattr(item, "callspec") and item.module.__name__ in SAMPLED:
+            test = item.nodeid.partition("::")[2].partition("[")[0]
+            cases.setdefault((item.module.__name__, test), []).append(item)
+    dropped = set()
+    for (module, test), own in cases.items():
+        dropped.update(own)
+        dropped.difference_update(
+            own[place] for place in places(name, f"{module}.{test}", SAMPLED[module], len(own)))
+    return dropped
