@@ -83,8 +83,9 @@ class CallInputs:
                 key[i][0][1:] == shape[1:] for i, (shape, _) in own.items())]
             example = (alike or known)[0]
             first = next(iter(own))
-            old, new = (shape[0] if shape else None for shape in (example[first][0], own[first][0]))
-            types = [((new, *shape[1:]) if shape and shape[0] == old else shape, dtype)
-                     for shape, dtype in example]
+            # Of a scalar, () instead of (samples,).
+            old, new = example[first][0][:1], own[first][0][:1]
+            types = tuple(((*new, *shape[1:]) if new and shape and shape[:1] == old else shape, dtype)
+                          for shape, dtype in example)
         return tuple(torch.zeros(shape, dtype=dtype) if value is None else value
                      for value, (shape, dtype) in zip(given, types))

@@ -219,6 +219,7 @@ def same(one, other):
     (lambda s: s.evaluate(X), TypeError, "1 given"),
     (lambda s: s.logits(), TypeError, "none given"),
     (lambda s: s.logits(X[:, :3]), TraceError, "cannot follow"),
+    (lambda s: s.logits(torch.tensor(1.0)), TraceError, "cannot follow"),
     (lambda s: s.ir("assembly"), ValueError, "unknown phase 'assembly'; phases: model, step"),
 ])
 def test_steps(step, call, kind, message):
