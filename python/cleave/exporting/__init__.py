@@ -12,7 +12,7 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any, Iterable, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Iterable, Mapping, Protocol, Sequence, TypedDict, TypeVar
 
 import torch
 
@@ -20,9 +20,24 @@ from ..runtime.processes import lead
 from ..runtime.state import path_of
 from ..runtime.tensor_file import read_tensors
 
+if TYPE_CHECKING:
+    from .. import _cleave
+    from ..runtime.step import Step
+
+Tensors = Mapping[str, torch.Tensor]
+B = TypeVar("B", contravariant=True)
+
 KINDS = ("int8", "sparse", "bf16")
 #: The entries of the metadata: how tensors are stored, and names of one tensor.
 _FORMS, _ALIASES = "cleave.forms", "cleave.aliases"
+
+
+class Form(TypedDict, total=False):
+    """How a tensor is stored that is not dense."""
+
+    form: str
+    inputs: list[int]
+    shape: list[int]
 
 
 @dataclasses.dataclass
@@ -50,7 +65,9 @@ class ExportReport:
     @property
     def loss_rise(self) -> float | None:
         """By how much the loss has risen, as a share of it."""
-        return None if self.loss is None else self.exported_loss / self.loss - 1
+        if self.loss is None or self.exported_loss is None:
+            return None
+        return self.exported_loss / self.loss - 1
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.kind}, {self.bytes:,} bytes, {self.dense_bytes:,} before "
@@ -69,7 +86,7 @@ class ExportReport:
         return "\n".join(lines)
 
 
-def export(step, kind: str, path: str | os.PathLike,
+def export(step: Step, kind: str, path: str | os.PathLike[str],
            data: Iterable[Sequence[torch.Tensor]] | None = None) -> ExportReport:
     """Writes the parameters and buffers of a compiled step as a file of safetensors, which is
     there in whole or not at all. If ranks are processes, all of them call it, and the first
@@ -96,40 +113,45 @@ def export(step, kind: str, path: str | os.PathLike,
     return export_model(_OfStep(step), kind, path, data)
 
 
-class Model(Protocol):
+class Model(Protocol[B]):
     """The exported tensors. Ranks that are processes make the same calls."""
 
-    #: The processes that are its ranks; None for threads of this one.
-    processes: Any
+    @property
+    def processes(self) -> _cleave.Processes | None:
+        """Those that are its ranks; None for threads of this one."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers; names of one tensor share it."""
 
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load(self, state: Tensors) -> None:
         """Replaces them."""
 
     def weights(self) -> dict[str, list[int]]:
         """Weights of contractions, each with the dimensions that are summed over."""
 
-    def evaluate(self, batch) -> tuple[float, float]:
+    def evaluate(self, batch: B) -> tuple[float, float]:
         """The loss of a batch, and its weight in the mean."""
 
-    def logits(self, batch) -> torch.Tensor | None:
+    def logits(self, batch: B) -> torch.Tensor | None:
         """Those of a batch, if it has any."""
 
 
-def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) -> ExportReport:
+def export_model(model: Model[B], kind: str, path: str | os.PathLike[str],
+                 data: Iterable[B] | None = None) -> ExportReport:
     """`export`, of what holds parameters in another way than a `Step`."""
     from ..trace.weights import check_writable, write_tensors
 
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; there are {', '.join(KINDS)}")
-    path = path_of("path", path)
+    file = path_of("path", path)
     # Before the evaluation, which may take long.
-    lead(model.processes, f"export as {kind}", lambda: check_writable(path))
+    lead(model.processes, f"export as {kind}", lambda: check_writable(file))
     weights = model.weights()
     state = model.state()
-    tensors, forms, aliases, kept = {}, {}, {}, {}
+    tensors: dict[str, torch.Tensor] = {}
+    forms: dict[str, Form] = {}
+    aliases: dict[str, str] = {}
+    kept: dict[int, str] = {}
     for name, value in state.items():
         if (first := kept.setdefault(value.data_ptr(), name)) != name and value.numel():
             aliases[name] = first
@@ -145,7 +167,7 @@ def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) ->
     exported = _decode(tensors, forms, aliases)
     own = [name for name in state if name not in aliases]
     report = ExportReport(
-        kind, path, sum(t.nbytes for t in tensors.values()), sum(state[n].nbytes for n in own),
+        kind, file, sum(t.nbytes for t in tensors.values()), sum(state[n].nbytes for n in own),
         {name: form["form"] for name, form in forms.items()},
         {name: 1 - torch.count_nonzero(exported[name]).item() / exported[name].numel()
          for name in weights if name in exported},
@@ -154,36 +176,36 @@ def export_model(model: Model, kind: str, path: str | os.PathLike, data=None) ->
     if data is not None:
         _compare(model, state, exported, data, report)
     lead(model.processes, "write the export",
-         lambda: write_tensors(path, tensors, metadata))
+         lambda: write_tensors(file, tensors, metadata))
     return report
 
 
 class _OfStep:
     """A compiled step."""
 
-    def __init__(self, step):
+    def __init__(self, step: Step) -> None:
         self.step, self.processes = step, step._processes
 
-    def state(self):
+    def state(self) -> dict[str, torch.Tensor]:
         return self.step.state_dict(masters=True)
 
-    def load(self, state):
+    def load(self, state: Tensors) -> None:
         self.step.load_state_dict(state)
 
-    def weights(self):
+    def weights(self) -> dict[str, list[int]]:
         return _weights(self.step)
 
-    def evaluate(self, batch):
+    def evaluate(self, batch: Sequence[torch.Tensor]) -> tuple[float, float]:
         loss = self.step.evaluate(*batch)
         return float(loss), 1.0 if loss.weight is None else loss.weight
 
-    def logits(self, batch):
+    def logits(self, batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
         if "logits" not in self.step._live.session.entries():
             return None
         return self.step.logits(*batch)
 
 
-def read_export(path: str | os.PathLike) -> dict[str, torch.Tensor]:
+def read_export(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """The dense tensors of a file that `export` has written, under the names of the module's
     `state_dict`; what is stored in 8 bits is float32."""
     try:
@@ -195,7 +217,7 @@ def read_export(path: str | os.PathLike) -> dict[str, torch.Tensor]:
     raise ValueError(f"{path}: is not written by cleave.export")
 
 
-def _weights(step) -> dict[str, list[int]]:
+def _weights(step: Step) -> dict[str, list[int]]:
     """Weights of contractions, by names of the `state_dict`, each with the dimensions that
     are summed over."""
     from .. import _cleave
@@ -213,7 +235,8 @@ def _weights(step) -> dict[str, list[int]]:
     return found
 
 
-def _encode(kind: str, value: torch.Tensor, inputs) -> tuple[dict[str, torch.Tensor], Any]:
+def _encode(kind: str, value: torch.Tensor,
+            inputs: list[int] | None) -> tuple[dict[str, torch.Tensor], Form | None]:
     """The stored tensors of one, by the suffix of its name, and its metadata."""
     if kind == "bf16":
         narrow = value.to(torch.bfloat16) if value.is_floating_point() else value
@@ -225,17 +248,18 @@ def _encode(kind: str, value: torch.Tensor, inputs) -> tuple[dict[str, torch.Ten
         outputs = [dim for dim in range(value.ndim) if dim not in inputs]
         rows = value.permute(*outputs, *inputs).reshape(
             math.prod(value.shape[dim] for dim in outputs), -1)
-        form = {"inputs": inputs, "shape": list(value.shape)}
+        shape = list(value.shape)
         share = torch.count_nonzero(value).item() / max(value.numel(), 1)
         # Of fewer elements the other form is smaller.
         if (share > 7 / 16 and rows.shape[1] % 4 == 0
                 and bool(((rows.reshape(-1, 4) != 0).sum(1) <= 2).all())):
             values, places = _pack_groups(rows)
-            return {".values": values, ".places": places}, {"form": "2:4", **form}
+            return {".values": values, ".places": places}, {
+                "form": "2:4", "inputs": inputs, "shape": shape}
         flat = value.reshape(-1)
         if share < 31 / 32:
             return ({".values": flat[flat != 0], ".mask": _pack_bits(flat != 0)},
-                    {"form": "mask", **form})
+                    {"form": "mask", "inputs": inputs, "shape": shape})
     return {"": value.clone()}, None
 
 
@@ -279,7 +303,8 @@ def _unpack_groups(values: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
     return torch.zeros(len(pairs), 4, dtype=values.dtype).scatter_(1, places, pairs)
 
 
-def _decode(tensors: Mapping[str, torch.Tensor], forms, aliases) -> dict[str, torch.Tensor]:
+def _decode(tensors: Tensors, forms: Mapping[str, Form],
+            aliases: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """The dense tensors."""
     parts = {name + suffix for name in forms for suffix in (".scale", ".values", ".places", ".mask")}
     dense = {name: value for name, value in tensors.items() if name not in parts}
@@ -303,20 +328,21 @@ def _decode(tensors: Mapping[str, torch.Tensor], forms, aliases) -> dict[str, to
     return dense | {name: dense[first] for name, first in aliases.items()}
 
 
-def _compare(model: Model, state, exported, batches, report: ExportReport) -> None:
+def _compare(model: Model[B], state: Tensors, exported: Tensors, data: Iterable[B],
+             report: ExportReport) -> None:
     """Evaluates the model with its own weights and with those that are exported."""
-    batches = list(batches)
+    batches = list(data)
     if not batches:
         raise ValueError("data has no batch")
 
-    def evaluate():
+    def evaluate() -> float:
         results = [model.evaluate(batch) for batch in batches]
         total = sum(weight for _, weight in results)
         # The mean over no elements is undefined.
         loss = sum(loss * weight for loss, weight in results if weight)
         return loss / total if total else math.nan
 
-    def use(values):
+    def use(values: Tensors) -> None:
         model.load({name: values[name].to(value.dtype) for name, value in state.items()})
 
     report.loss = evaluate()
@@ -329,8 +355,11 @@ def _compare(model: Model, state, exported, batches, report: ExportReport) -> No
             if (after := model.logits(batch)) is None:
                 break
             use(state)
-            error = (after.double() - model.logits(batch).double()).abs()
+            before = model.logits(batch)
             use(exported)
+            if before is None:
+                break
+            error = (after.double() - before.double()).abs()
             largest = max(largest, error.max().item())
             total, count = total + error.sum().item(), count + error.numel()
     finally:

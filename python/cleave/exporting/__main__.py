@@ -9,15 +9,22 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Iterator, Mapping
 
 import torch
 
+from ..runtime.native import Runs, TensorFacts
 from ..runtime.program import Program
 from ..runtime.results import StepError
 from ..runtime.state import logical_shape
 from ..trace.weights import check_writable
 from . import KINDS, export_model
+
+if TYPE_CHECKING:
+    from .. import _cleave, _runtime
+
+#: The inputs of a batch, and the number of its rows that count.
+Batch = tuple[dict[str, torch.Tensor], int]
 
 _EPILOG = """example:
   python -m cleave.export gpt.mlir --weights checkpoints/step-1000 --kind int8 \\
@@ -42,43 +49,42 @@ class ExportError(Exception):
 class _Artifact:
     """A file that `cleave-compile` wrote, for a `Program`."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         self.path = path
 
-    def session(self, timing: bool, processes: Any):
+    def session(self, *, timing: bool, processes: _cleave.Processes | None) -> _runtime.Session:
         from .. import _runtime
 
         return _runtime.open(self.path, timing=timing)
 
 
 class _OfProgram:
-    """A program without a module of PyTorch, as `export_model` takes it. A batch is a dict of
-    inputs, and the number of its rows that count."""
+    """A program without a module of PyTorch, as `export_model` takes it."""
 
     processes = None
 
-    def __init__(self, program: Program, weights: dict[str, list[int]]):
+    def __init__(self, program: Program[Runs], weights: dict[str, list[int]]) -> None:
         self.program, self._weights = program, weights
 
-    def _own(self) -> Iterator[tuple[str, dict]]:
+    def _own(self) -> Iterator[tuple[str, TensorFacts]]:
         for name, facts in self.program.tensors.items():
             if facts["role"] in ("parameter", "buffer"):
                 yield name, facts
 
     def state(self) -> dict[str, torch.Tensor]:
-        known = {}
+        known: dict[str, torch.Tensor] = {}
         for name, facts in self._own():
             value = self.program.tensor(name).reshape(logical_shape(facts))
             known.update({other: value for other in (name, *facts["aliases"])})
         return known
 
-    def load(self, state) -> None:
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
         self.program.set_all({name: state[name] for name, _ in self._own()})
 
     def weights(self) -> dict[str, list[int]]:
         return self._weights
 
-    def _call(self, entry: str, batch, outputs: list[str]) -> dict[str, torch.Tensor]:
+    def _call(self, entry: str, batch: Batch, outputs: list[str]) -> dict[str, torch.Tensor]:
         values, _ = batch
         result = self.program.session.call(
             entry, [self.program.data(name, value) for name, value in values.items()], {},
@@ -87,11 +93,11 @@ class _OfProgram:
             raise StepError(f"evaluation: {result}")
         return {name: self.program.typed(name, value) for name, value in result[0].items()}
 
-    def evaluate(self, batch) -> tuple[float, float]:
+    def evaluate(self, batch: Batch) -> tuple[float, float]:
         found = self._call("evaluate", batch, ["loss", "loss_weight"])
         return float(found["loss"]), float(found.get("loss_weight", 1.0))
 
-    def logits(self, batch) -> torch.Tensor | None:
+    def logits(self, batch: Batch) -> torch.Tensor | None:
         if "logits" not in self.program.session.entries():
             return None
         return self._call("logits", batch, ["logits"])["logits"][: batch[1]]
@@ -156,7 +162,7 @@ def run(options: argparse.Namespace) -> None:
     print(export_model(_OfProgram(program, weights), options.kind, options.output, data))
 
 
-def _open(options: argparse.Namespace) -> tuple[Program, dict[str, list[int]]]:
+def _open(options: argparse.Namespace) -> tuple[Program[Runs], dict[str, list[int]]]:
     """The program that evaluates, and the weights of contractions."""
     from .. import _cleave
     from ..training.optim import SGD
@@ -167,6 +173,7 @@ def _open(options: argparse.Namespace) -> tuple[Program, dict[str, list[int]]]:
     except UnicodeDecodeError:
         raise ExportError(f"{options.module}: is not the text of a module") from None
     try:
+        compiled: Runs
         if options.artifact:
             compiled = _Artifact(options.artifact)
         else:
@@ -174,7 +181,8 @@ def _open(options: argparse.Namespace) -> tuple[Program, dict[str, list[int]]]:
         weights = _cleave.contraction_weights(text)
     except _cleave.CompileError as error:
         raise ExportError(f"{options.module}: {error}") from None
-    program = Program(None, compiled, []).open()
+    program: Program[Runs] = Program(None, compiled, [])
+    program.open()
     for name, dims in weights.items():
         facts = program.tensors.get(name)
         if facts is None or facts["role"] != "parameter" or len(logical_shape(facts)) <= max(dims):
@@ -183,7 +191,7 @@ def _open(options: argparse.Namespace) -> tuple[Program, dict[str, list[int]]]:
     return program, weights
 
 
-def _batches(options: argparse.Namespace, program: Program) -> list[tuple[dict, int]]:
+def _batches(options: argparse.Namespace, program: Program[Runs]) -> list[Batch]:
     """The batches of the evaluation of `cleave-run`: sequences in order, of which the last
     batch is filled up with ignored labels, or left out where there are none."""
     from .. import _runtime
@@ -237,7 +245,7 @@ def _batches(options: argparse.Namespace, program: Program) -> list[tuple[dict, 
     return result
 
 
-def _shifts_labels(program: Program, ids: dict, labels: dict) -> bool:
+def _shifts_labels(program: Program[Runs], ids: TensorFacts, labels: TensorFacts) -> bool:
     """Whether the loss of a program leaves out the first label of a sequence, and not the second,
     as `cleave-run` sees it."""
     batch, length = ids["shape"]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import html
+from typing import Any, Callable
 
 from ..messages import format_bytes
 from .svg import open_svg, text
@@ -19,7 +20,7 @@ _HUES = {
 _LISTED = 12
 
 
-def memory_svg(report: dict, position: int | None = None) -> str:
+def memory_svg(report: dict[str, Any], position: int | None = None) -> str:
     """The bytes in use over the commands of a step, stacked by kind, with the peak marked and
     what is in use then listed. Repeated actions are drawn once.
 
@@ -36,7 +37,8 @@ def memory_svg(report: dict, position: int | None = None) -> str:
     name = "train" if "train" in entries else min(entries)
     entry = entries[name]
     profile = entry.get("profile") or {"actions": [], "times": [0], "kinds": {}}
-    times, arena = profile["times"], max(plan["arena_bytes"], 1)
+    times: list[int] = profile["times"]
+    arena: int = max(plan["arena_bytes"], 1)
     left, wide, top, high = 20, 640, 40, 240
     end = max(times[-1] + 1, 1)
     kinds = [kind for kind in _HUES if any(profile["kinds"].get(kind, []))]
@@ -100,7 +102,8 @@ def memory_svg(report: dict, position: int | None = None) -> str:
     return "\n".join([*out, "</svg>"])
 
 
-def _actions(actions: list[dict], x, bottom: float) -> list[str]:
+def _actions(actions: list[dict[str, Any]], x: Callable[[float], float],
+             bottom: float) -> list[str]:
     """A tick where each action begins, and its name where there is room."""
     out, last = [], -100.0
     for action in actions:

@@ -8,18 +8,23 @@ from __future__ import annotations
 import html
 import math
 import re
+from typing import TYPE_CHECKING, Any
 
 from ..messages import format_bytes
 from .memory_picture import memory_svg
 from .svg import open_svg as _open
 from .svg import text as _text
 
+if TYPE_CHECKING:
+    from .text import Reports
+
+
 def fold_layers(name: str) -> str:
     """`h.3.mlp.w` as `h.*.mlp.w`."""
     return re.sub(r"(?<=\w\.)\d+(?=\.\w)", "*", name)
 
 
-def placement_svg(report: dict, most: int = 24) -> str:
+def placement_svg(report: dict[str, Any], most: int = 24) -> str:
     """A row for each tensor, of which those that differ in the numbers of layers alone
     are one: the share of it that a rank holds, and the axes over which it is sharded.
 
@@ -29,7 +34,8 @@ def placement_svg(report: dict, most: int = 24) -> str:
     """
     placement = report["placement"]
     mesh = placement.get("mesh", [])
-    rows: dict[tuple, list] = {}
+    #: By name, shape and axes: tensors, bytes, and parts of one.
+    rows: dict[tuple[str, tuple[int, ...], tuple[tuple[str, ...], ...]], list[int]] = {}
     for name, tensor in placement.get("tensors", {}).items():
         axes = tuple(tuple(axis["axis"] for axis in dim) for dim in tensor["dims"])
         shares = math.prod(axis["size"] for dim in tensor["dims"] for axis in dim)
@@ -61,7 +67,7 @@ def placement_svg(report: dict, most: int = 24) -> str:
     return "\n".join([*out, "</svg>"])
 
 
-def page(step) -> str:
+def page(step: Reports) -> str:
     """The HTML that a notebook shows for a step."""
     report = step.report()
     parts = [f"<p><b>{html.escape(repr(step))}</b></p>",

@@ -8,16 +8,20 @@ import contextlib
 import json
 import math
 import os
+from typing import Any, ContextManager
 
 from ..messages import close_names, format_bytes
 from ..runtime.forks import compiling
+from ..runtime.held import Held
+from ..runtime.native import Sent
 from ..runtime.state import path_of, whole
 from . import notebook, visualize
+from .memory_picture import memory_svg
 
 
-class Reports:
+class Reports(Held):
     """The part of a `Step` that reads the compiled program and its counters, and
-    changes nothing. `_live` is its program."""
+    changes nothing."""
 
     @property
     def rank(self) -> int:
@@ -35,17 +39,18 @@ class Reports:
         with self._making_ir():
             return self._live.compiled.ir(phase)
 
-    def _making_ir(self):
+    def _making_ir(self) -> ContextManager[None]:
         """Around what needs the IR, which a program from the cache has not: it is compiled."""
         cached = self._live.compiled.cached
         return compiling() if cached else contextlib.nullcontext()
 
-    def report(self) -> dict:
+    def report(self) -> dict[str, Any]:
         """The report that `cleave-compile --report` writes."""
-        return json.loads(self._live.compiled.report())
+        report: dict[str, Any] = json.loads(self._live.compiled.report())
+        return report
 
     def memory(self, position: int | None = None,
-               svg: str | os.PathLike | None = None) -> dict[str, int]:
+               svg: str | os.PathLike[str] | None = None) -> dict[str, int]:
         """Bytes of a rank's arena, known before anything runs.
 
         `arena`: the total of the kinds below, and alignment between tensors.
@@ -86,9 +91,10 @@ class Reports:
                     + (f"positions 0 to {count - 1}" if count > 1 else "position 0 alone")
                 )
         if svg is not None:
-            _write("svg", svg, notebook.memory_svg(report, position if count > 1 else None))
+            _write("svg", svg, memory_svg(report, position if count > 1 else None))
+        memory: dict[str, int] = report["memory"]
         if count == 1:
-            return report["memory"]
+            return memory
         plan = report["plan"]
         if position is None:
             position = plan["largest"]
@@ -121,7 +127,7 @@ class Reports:
             return "\n".join([*lines[:-1], f"remark: {remarks[0]}{rest}", lines[-1]])
         return "\n".join([*remarks, *lines])
 
-    def visualize(self, name: str, svg: str | os.PathLike | None = None) -> str:
+    def visualize(self, name: str, svg: str | os.PathLike[str] | None = None) -> str:
         """A picture of the shard of a tensor on each rank. In a pipeline, only the
         ranks of the positions that use the tensor hold it.
 
@@ -143,9 +149,9 @@ class Reports:
             _write("svg", svg, visualize.draw(name, tensors[name], mesh))
         return visualize.describe(name, tensors[name], mesh)
 
-    def schedule(self, svg: str | os.PathLike | None = None,
-                 trace: str | os.PathLike | None = None,
-                 measured: str | os.PathLike | None = None) -> str:
+    def schedule(self, svg: str | os.PathLike[str] | None = None,
+                 trace: str | os.PathLike[str] | None = None,
+                 measured: str | os.PathLike[str] | None = None) -> str:
         """The predicted timeline of a step, by estimates of flops and bytes or by the
         `measured_costs` it was compiled with: the order as text that
         `cleave.compile(schedule=...)` accepts, with a timeline and costs in its
@@ -167,7 +173,7 @@ class Reports:
                     _write(name, path, self._live.compiled.schedule(form, shown))
             return self._live.compiled.schedule("text", shown)
 
-    def placement(self, svg: str | os.PathLike | None = None) -> dict:
+    def placement(self, svg: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Over which axes of the mesh tensors are sharded, as the report has it: `mesh`,
         and `tensors` by name.
 
@@ -177,26 +183,27 @@ class Reports:
         report = self.report()
         if svg is not None:
             _write("svg", svg, notebook.placement_svg(report))
-        return report["placement"]
+        placement: dict[str, Any] = report["placement"]
+        return placement
 
     def __repr__(self) -> str:
         """The model, where it is, and what a device needs."""
         tensors = [t for t in self._live.session.tensors() if t["role"] == "parameter"]
         count = sum(math.prod(t["shape"]) for t in tensors)
-        report = self.report()
+        report, done = self.report(), self._live.session.step
         mesh = ", ".join(f"{axis['axis']}={axis['size']}"
                          for axis in report["placement"].get("mesh", []))
         return (f"<cleave.Step of {type(self._module).__name__}: {count:,} parameters on "
                 f"{mesh or 'one device'}, {format_bytes(report['memory']['arena'])} for a device, "
-                f"{self.step} {'step' if self.step == 1 else 'steps'} done>")
+                f"{done} {'step' if done == 1 else 'steps'} done>")
 
     def _repr_html_(self) -> str:
         return notebook.page(self)
 
     def _repr_svg_(self) -> str:
-        return notebook.memory_svg(self.report())
+        return memory_svg(self.report())
 
-    def communication(self) -> list[dict]:
+    def communication(self) -> list[Sent]:
         """The data that rank 0 sent in the last step, by kind and axes: `kind`, `axes`,
         `count` (of tensors), `exchanges` (small tensors share one), `elements`, `bytes`
         and `ms`. Counted as in a ring; empty on one device. In a pipeline rank 0 is at
@@ -208,7 +215,7 @@ class Reports:
         return self._live.session.timings()
 
 
-def _write(name: str, path: str | os.PathLike, text: str) -> None:
+def _write(name: str, path: str | os.PathLike[str], text: str) -> None:
     """Writes a picture. Raises TypeError for anything but a path: a number would be an open file, as 1
     is standard output, which would be closed."""
     with open(path_of(name, path), "w", encoding="utf-8") as file:

@@ -8,9 +8,29 @@ import dataclasses
 import html
 import itertools
 import math
+from typing import Any, Iterable, Mapping, Sequence, TypedDict
 
 from ..compiler.shardings import PIPELINE
 from ..messages import format_bytes
+
+
+class Axis(TypedDict):
+    """An axis of the mesh."""
+
+    axis: str
+    size: int
+
+
+class Digit(Axis):
+    """A part of an axis that shards a dimension: `pre` are the parts of its more significant
+    digits."""
+
+    pre: int
+
+
+Range = tuple[int, int]
+#: One of each dimension.
+Ranges = tuple[Range, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +38,12 @@ class Part:
     """A shard of a tensor and the ranks that hold it."""
 
     #: For each dimension, its begin and end.
-    ranges: tuple[tuple[int, int], ...]
+    ranges: Ranges
     ranks: tuple[int, ...]
 
 
-def parts(shape, dims, mesh, positions=None) -> list[Part]:
+def parts(shape: Sequence[int], dims: Sequence[Sequence[Digit]], mesh: Sequence[Axis],
+          positions: Iterable[int] | None = None) -> list[Part]:
     """The shards of a tensor.
 
     Args:
@@ -39,13 +60,13 @@ def parts(shape, dims, mesh, positions=None) -> list[Part]:
     """
     names = [axis["axis"] for axis in mesh]
     sizes = [axis["size"] for axis in mesh]
-    holders: dict[tuple, list[int]] = {}
+    holders: dict[Ranges, list[int]] = {}
     for rank, position in enumerate(itertools.product(*map(range, sizes))):
         coordinates = dict(zip(names, position))
         if positions is not None and coordinates.get(PIPELINE, 0) not in positions:
             continue
         extents = dict(zip(names, sizes))
-        ranges = []
+        ranges: list[Range] = []
         for size, axes in zip(shape, dims):
             index, count = 0, 1
             for axis in axes:
@@ -55,12 +76,12 @@ def parts(shape, dims, mesh, positions=None) -> list[Part]:
                 count *= axis["size"]
             ranges.append((size * index // count, size * (index + 1) // count))
         holders.setdefault(tuple(ranges), []).append(rank)
-    return [Part(ranges, tuple(ranks)) for ranges, ranks in sorted(holders.items())]
+    return [Part(found, tuple(ranks)) for found, ranks in sorted(holders.items())]
 
 
-def _ranks(ranks) -> str:
+def _ranks(ranks: Iterable[int]) -> str:
     """`0-3, 6`."""
-    runs = []
+    runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
@@ -69,7 +90,8 @@ def _ranks(ranks) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _grid(found):
+def _grid(found: Sequence[Part]) -> tuple[list[Ranges], list[Ranges],
+                                          dict[tuple[Ranges, Ranges], tuple[int, ...]]]:
     """The shards as rows and columns: by their first dimension, and the rest."""
     rows = sorted({part.ranges[:1] for part in found})
     columns = sorted({part.ranges[1:] for part in found})
@@ -77,21 +99,21 @@ def _grid(found):
     return rows, columns, cells
 
 
-def _label(ranges) -> str:
+def _label(ranges: Ranges) -> str:
     return " x ".join(f"{a}:{b}" for a, b in ranges)
 
 
-def _others(found, mesh) -> list[int]:
+def _others(found: Sequence[Part], mesh: Sequence[Axis]) -> list[int]:
     """The ranks that hold none of the shards."""
     holding = {rank for part in found for rank in part.ranks}
     return [r for r in range(math.prod(a["size"] for a in mesh)) if r not in holding]
 
 
-def _empty_ranks(ranks) -> str:
+def _empty_ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]} holds" if len(ranks) == 1 else f"ranks {_ranks(ranks)} hold"
 
 
-def describe(name, tensor, mesh) -> str:
+def describe(name: str, tensor: Mapping[str, Any], mesh: Sequence[Axis]) -> str:
     """A picture in text: a cell for each shard, with the ranks that hold it, and the
     ranks that hold none.
 
@@ -114,7 +136,7 @@ def describe(name, tensor, mesh) -> str:
             count = math.prod(axis["size"] for axis in axes)
             lines.append(f"  dimension {i} in {count} parts over {over}")
     others = _others(found, mesh)
-    if others:
+    if others and positions is not None:
         which = "position" if len(positions) == 1 else "positions"
         lines.append(f"  at {which} {_ranks(sorted(positions))} of \"{PIPELINE}\"")
     rows, columns, cells = _grid(found)
@@ -124,8 +146,8 @@ def describe(name, tensor, mesh) -> str:
     widths = [max(map(len, column)) for column in zip(*table)]
     rule = "  +" + "+".join("-" * (width + 2) for width in widths) + "+"
     lines.append(rule)
-    for row in table:
-        cells_text = " | ".join(text.ljust(width) for text, width in zip(row, widths))
+    for line in table:
+        cells_text = " | ".join(text.ljust(width) for text, width in zip(line, widths))
         lines += [f"  | {cells_text} |", rule]
     size = f"{format_bytes(held)} of {format_bytes(whole)}"
     if others:
@@ -139,7 +161,7 @@ def describe(name, tensor, mesh) -> str:
     return "\n".join(lines)
 
 
-def draw(name, tensor, mesh) -> str:
+def draw(name: str, tensor: Mapping[str, Any], mesh: Sequence[Axis]) -> str:
     """The same picture as SVG."""
     found = parts(tensor["shape"], tensor["dims"], mesh, tensor.get("positions"))
     others = _others(found, mesh)

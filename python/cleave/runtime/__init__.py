@@ -2,9 +2,10 @@
 # Exceptions. See LICENSE for license information.
 """A compiled step: its programs, their state and their processes.
 
-    step, program, results, call_inputs
-                                  a compiled step, its program for one shape, what it returns,
-                                  the tensors of a call
+    step, held, program, results, call_inputs
+                                  a compiled step, what its parts read of it, its program for one
+                                  shape, what it returns, the tensors of a call
+    native                        the types of what the native modules give
     state, masters, checkpoint, tensor_file
                                   tensors and states that are loaded; those of 16-bit modules;
                                   folders that are saved; files of tensors

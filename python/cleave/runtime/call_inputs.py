@@ -9,17 +9,17 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .held import Held, Key
 from .state import not_dense, wide_type
 
 
-def shape_key(inputs: Sequence[torch.Tensor]) -> tuple:
+def shape_key(inputs: Sequence[torch.Tensor]) -> Key:
     """The shapes and types that a program is compiled for; inputs of 16 bits may also be given in f32."""
     return tuple((tuple(t.shape), wide_type(t.dtype)) for t in inputs)
 
 
-class CallInputs:
-    """The part of a `Step` that reads the inputs of a call. `_live` is its program, and
-    `_programs` has those that it holds by `shape_key`."""
+class CallInputs(Held):
+    """The part of a `Step` that reads the inputs of a call."""
 
     def _given(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The inputs of a call by name, in the order of the program's."""
@@ -38,24 +38,24 @@ class CallInputs:
     def _typed(self, name: str, value: Any) -> torch.Tensor:
         """`value` as a tensor of the type that the model takes."""
         try:
-            value = torch.as_tensor(value)
+            tensor = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"input '{name}' is not a tensor: {error}") from None
-        if kind := not_dense(value):
+        if kind := not_dense(tensor):
             raise TypeError(f"input '{name}' {kind}")
-        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise TypeError(f"input '{name}' is one of torch.func (vmap, grad), which does not "
                             "follow what a step computes")
-        if isinstance(value, FakeTensor) or value.is_meta or not value.numel():
-            what = ("is a FakeTensor, which has no values" if isinstance(value, FakeTensor) else
-                    "is on the meta device" if value.is_meta else "has no elements")
+        if isinstance(tensor, FakeTensor) or tensor.is_meta or not tensor.numel():
+            what = ("is a FakeTensor, which has no values" if isinstance(tensor, FakeTensor) else
+                    "is on the meta device" if tensor.is_meta else "has no elements")
             raise ValueError(f"input '{name}' {what}")
         wanted = self._live.traced.input_types[name][1]
-        if not torch.can_cast(value.dtype, wanted):
+        if not torch.can_cast(tensor.dtype, wanted):
             raise TypeError(
-                f"input '{name}' is {str(value.dtype).removeprefix('torch.')}, but the "
+                f"input '{name}' is {str(tensor.dtype).removeprefix('torch.')}, but the "
                 f"model takes {str(wanted).removeprefix('torch.')}")
-        return value.to(wanted)
+        return tensor.to(wanted)
 
     def _whole(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         """The inputs of a call that needs them all."""
@@ -71,8 +71,9 @@ class CallInputs:
     def _complete(self, given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         """`given`, with zeros for inputs that are left out (None), of the shape that they have in
         a program for the others, or in the example with the batch size of the others."""
-        if all(t is not None for t in given):
-            return tuple(given)
+        present = [t for t in given if t is not None]
+        if len(present) == len(given):
+            return tuple(present)
         known = list(self._programs)
         if self._buckets is not None:
             known += map(shape_key, self._buckets.others())

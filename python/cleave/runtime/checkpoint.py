@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TypeVar
 
 import torch
 
 from ..messages import some_names, warn
 from .forks import alone
+from .held import Held
 from .processes import lead, together
 from .results import StepError
 from .state import flag, path_of, problem
@@ -19,12 +21,14 @@ from .tensor_file import read_tensors
 #: The file of a checkpoint beside tensors; a folder without it is not a checkpoint.
 _FACTS = "training.json"
 
+M = TypeVar("M", bound="torch.nn.Module | Checkpoints")
 
-class Checkpoints:
-    """The part of a `Step` that writes and reads files. `_live` is its program."""
+
+class Checkpoints(Held):
+    """The part of a `Step` that writes and reads files."""
 
     @alone
-    def save(self, folder: str | os.PathLike, *, check_finite: bool = True) -> None:
+    def save(self, folder: str | os.PathLike[str], *, check_finite: bool = True) -> None:
         """Writes a checkpoint: parameters, buffers, optimizer state, step, seed and
         data position. `load`, `cleave.load` and `cleave-run --resume` read it. The folder
         is there in whole or not at all, also after a power cut. Of an older checkpoint of
@@ -48,7 +52,7 @@ class Checkpoints:
             raise OSError(error)
 
     @alone
-    def load(self, folder: str | os.PathLike) -> None:
+    def load(self, folder: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint that `save` or `cleave-run` has written of the same
         model and optimizer, on any mesh. On an error nothing is changed, but where a file changes
         while it is read: then the step makes no more calls. The state of a
@@ -60,16 +64,16 @@ class Checkpoints:
             ValueError: it is damaged, or is not of this model and optimizer; all that
                 does not fit is listed.
         """
-        folder = together(self._processes, "load a checkpoint",
-                          lambda: _found(path_of("folder", folder)))
-        error, absent = self._live.session.load_checkpoint(folder)
+        found = together(self._processes, "load a checkpoint",
+                         lambda: _found(path_of("folder", folder)))
+        error, absent = self._live.session.load_checkpoint(found)
         if error:
             raise ValueError(error)
         for technique in absent:
-            warn(f"{folder}: has no state of {technique}, which begins as zero")
+            warn(f"{found}: has no state of {technique}, which begins as zero")
 
     @alone
-    def load_weights(self, path: str | os.PathLike) -> None:
+    def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Replaces parameters and buffers by those of files; step and optimizer state
         stay. Values of another type are converted, as `load_state_dict` does. Experts
         that are stacked have their names in the stack; only `load_state_dict` takes them
@@ -87,14 +91,14 @@ class Checkpoints:
         """
         path = path_of("path", path)
         together(self._processes, "load weights", lambda: _check_file(path))
-        from .. import CompileError
+        from .. import _cleave
 
         try:
             self._live.session.load_weights(path)
-        except CompileError as error:
+        except _cleave.CompileError as error:
             raise ValueError(str(error)) from None
 
-    def save_artifact(self, path: str | os.PathLike) -> None:
+    def save_artifact(self, path: str | os.PathLike[str]) -> None:
         """Writes the compiled step as a shared object, for `cleave-run`; it holds the
         program of the shapes of the last call, and no weights. If ranks are processes, all
         of them call it, and the first one writes.
@@ -120,7 +124,7 @@ class Checkpoints:
             raise OSError(str(error)) from None
 
 
-def load(folder: str | os.PathLike, model):
+def load(folder: str | os.PathLike[str], model: M) -> M:
     """Reads a checkpoint into a model.
 
     Args:
@@ -207,11 +211,11 @@ def _found(folder: str) -> str:
 
 def _whole(folder: str, name: str) -> str:
     """The path of a file of a checkpoint, which has the hash that it was saved with."""
-    from .. import CompileError, _cleave
+    from .. import _cleave
 
     try:
         return _cleave.checkpoint_file(folder, name)
-    except CompileError as error:
+    except _cleave.CompileError as error:
         raise ValueError(str(error)) from None
 
 
@@ -229,7 +233,8 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
     return values, added
 
 
-def _by_names_of(model, values):
+def _by_names_of(model: torch.nn.Module,
+                 values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """`values` with what the compiler has stacked of several parameters (experts)
     taken apart again."""
     from ..trace.experts import expert_stacks

@@ -11,26 +11,45 @@ import functools
 import os
 import threading
 import weakref
-from typing import Any
+from typing import Callable, Concatenate, Iterable, Iterator, ParamSpec, Protocol, TypeVar
 
 #: Held while a model is traced: torch.export changes what all threads have.
 TRACING = threading.RLock()
-#: Objects with native `compiled` and `session`, each None or an object.
-_holders: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Holder(Protocol):
+    """What has native objects."""
+
+    def natives(self) -> Iterable[object]:
+        """They, or None for one that is not there."""
+
+
+class Owned(Protocol):
+    """What one thread at a time of one process uses."""
+
+    _process: int
+    _lock: threading.RLock
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O", bound=Owned)
+
+_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 #: The threads that compile, load, run or free programs, which takes locks of native libraries.
 _busy: set[int] = set()
 #: Whether another thread was doing this when this process was forked.
 _interrupted = False
 
 
-def keep_in_child(holder: Any) -> None:
-    """Lets forked processes keep the native `compiled` and `session` of `holder` until they
-    end: freeing them would wait for threads that are not there."""
+def keep_in_child(holder: Holder) -> None:
+    """Lets forked processes keep the native objects of `holder` until they end: freeing them
+    would wait for threads that are not there."""
     _holders.add(holder)
 
 
 @contextlib.contextmanager
-def _marked():
+def _marked() -> Iterator[None]:
     """Marks this thread as one that may hold a native lock."""
     own = threading.get_ident()
     outer = own in _busy
@@ -43,14 +62,14 @@ def _marked():
 
 
 @contextlib.contextmanager
-def freeing():
+def freeing() -> Iterator[None]:
     """Around what closes sessions, and unloads what was compiled."""
     with _marked():
         yield
 
 
 @contextlib.contextmanager
-def compiling():
+def compiling() -> Iterator[None]:
     """Around what compiles, and loads what was compiled. Raises RuntimeError where it could
     wait forever."""
     refuse_interrupted()
@@ -66,12 +85,12 @@ def refuse_interrupted() -> None:
                            "and cannot compile one: fork it before or after, or start it by \"spawn\"")
 
 
-def alone(method):
+def alone(method: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
     """A method of a `Step` that one thread at a time calls, where others wait, in the
     process that compiled the step."""
 
     @functools.wraps(method)
-    def run(self, *args, **named):
+    def run(self: O, /, *args: P.args, **named: P.kwargs) -> R:
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"this process was forked from process {self._process}, which compiled the step: "
@@ -86,14 +105,14 @@ def alone(method):
 def _after_fork() -> None:
     global _interrupted
     for holder in list(_holders):
-        for native in (holder.compiled, holder.session):
+        for native in holder.natives():
             if native is not None:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
     if TRACING.acquire(blocking=False):
         TRACING.release()
     else:
         _interrupted = True
-        TRACING._at_fork_reinit()
+        TRACING._at_fork_reinit()  # type: ignore[attr-defined]  # a method of CPython's, as for its own locks
     _interrupted |= bool(_busy - {threading.get_ident()})
 
 

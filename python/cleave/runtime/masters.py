@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 
 import torch
 
 from ..messages import some_names
+from .native import TensorFacts
 from .state import TORCH_TYPES, logical_shape, problem
 
+if TYPE_CHECKING:
+    from ..trace.model_tensors import Tensor
 
-def _rounded(entries, tensors: Mapping[str, Mapping]) -> Iterator[Any]:
+
+def _rounded(entries: Iterable[Tensor], tensors: Mapping[str, TensorFacts]) -> Iterator[Tensor]:
     """The entries that the module has in fewer bits than the step."""
     for entry in entries:
         facts = tensors.get(entry.name)
@@ -21,16 +25,18 @@ def _rounded(entries, tensors: Mapping[str, Mapping]) -> Iterator[Any]:
             yield entry
 
 
-def masters(entries, tensors, view: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
+def masters(entries: Iterable[Tensor], tensors: Mapping[str, TensorFacts],
+            view: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
     """The values of the step by the framework's names; `view` gives those of a tensor."""
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for entry in _rounded(entries, tensors):
         value = view(entry.name)
         found.update(zip(entry.parts, value) if entry.parts else [(entry.name, value)])
     return found
 
 
-def choose_masters(entries, tensors, state: Mapping[str, Any],
+def choose_masters(entries: Iterable[Tensor], tensors: Mapping[str, TensorFacts],
+                   state: Mapping[str, Any],
                    view: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
     """The masters of a training state by the name of the program's tensor; none if it has none.
 

@@ -17,17 +17,25 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Mapping
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Mapping, TypeVar
 
 import torch
 
 from .. import messages
 
+if TYPE_CHECKING:
+    from .. import _cleave
+    from ..trace.model import TracedModel
+
+T = TypeVar("T")
+
 #: The values of `ranks` of `cleave.compile`.
 WHERE = ("auto", "threads", "processes")
 
 
-def connect(ranks: str, axes: Mapping[str, int], patience: int | None = None):
+def connect(ranks: str, axes: Mapping[str, int],
+            patience: int | None = None) -> _cleave.Processes | None:
     """The processes that are the ranks of a mesh with `axes`; None if its ranks are
     threads of this process.
 
@@ -96,16 +104,20 @@ def own_threads(threads: int) -> int:
     """The share of this process of `threads` cores that it may run on: the same in all."""
     from .. import _cleave
 
-    return _cleave.processes().smallest(max(1, threads // _cleave.processes_here()))
+    processes = _cleave.processes()
+    if processes is None:
+        raise RuntimeError("the processes are not connected")
+    return processes.smallest(max(1, threads // _cleave.processes_here()))
 
 
-def agree(processes, options: Mapping[str, Any], seed: int, traced) -> None:
+def agree(processes: _cleave.Processes | None, options: Mapping[str, Any], seed: int,
+          traced: TracedModel) -> None:
     """Compares what is compiled with what the other processes compile. Compiling in another
     thread compares nothing, since all processes would have to wait there: opening the
     program compares its result."""
-    if processes is None or threading.current_thread() is not _watch.thread:
+    if processes is None or threading.current_thread() is not _first_thread:
         return
-    from .. import __version__
+    from ..version import __version__
 
     _compare(processes, {
         **options, "seed": seed, "version of Cleave": __version__,
@@ -113,7 +125,7 @@ def agree(processes, options: Mapping[str, Any], seed: int, traced) -> None:
         "the traced model (hash)": hashlib.sha256(traced.named_mlir.encode()).hexdigest()[:16]})
 
 
-def agree_on_values(processes, traced) -> None:
+def agree_on_values(processes: _cleave.Processes | None, traced: TracedModel) -> None:
     """Compares the values of parameters and buffers with those of the other processes."""
     if processes is None:
         return
@@ -124,7 +136,7 @@ def agree_on_values(processes, traced) -> None:
         if not entry.tensor.is_meta:
             value = entry.tensor.detach().cpu().resolve_neg().contiguous().reshape(-1)
             state.update(entry.name.encode() + b"\0")
-            state.update(value.view(torch.uint8).numpy())
+            state.update(value.view(torch.uint8).numpy().data)
     try:
         _compare(processes, {"the initial parameters (hash)": state.hexdigest()})
     except _cleave.ProcessError as error:
@@ -133,27 +145,34 @@ def agree_on_values(processes, traced) -> None:
             "weights in every process") from None
 
 
-def lead(processes, what: str, work: Callable[[], Any]) -> Any:
+def lead(processes: _cleave.Processes | None, what: str, work: Callable[[], T]) -> T:
     """The result of `work()` on the first process, which alone calls it, in all of them: plain
     data. If it raises there, all raise. The processes compare `what` before. With None,
     `work()`."""
     if processes is None:
         return work()
     processes.meet(what)
-    return _share(processes, work if processes.rank == 0 else None, what)
+    value: T = _share(processes, work if processes.rank == 0 else None, what)
+    return value
 
 
-def together(processes, what: str, work: Callable[[], Any]) -> Any:
+def together(processes: _cleave.Processes | None, what: str, work: Callable[[], T]) -> T:
     """The result of `work()` in this process; all call it, and if it raises in one of them, all
     raise. The processes compare `what` before. With None, `work()`."""
     if processes is None:
         return work()
     processes.meet(what)
-    return _share(processes, work, what, each=True)
+    own: list[T] = []
+    _share(processes, lambda: own.append(work()), what, each=True)
+    return own[0]
 
 
-def _share(processes, work, what, each=False):
-    raised, own = None, None
+def _share(processes: _cleave.Processes, work: Callable[[], object] | None, what: str,
+           each: bool = False) -> Any:
+    """What `work()` returns on the first process, unless `each` of them keeps its own; None: this
+    one calls nothing."""
+    raised: Exception | KeyboardInterrupt | None = None
+    own = None
     processes.set_busy(work is not None)
     try:
         own = work() if work is not None else None
@@ -170,7 +189,7 @@ def _share(processes, work, what, each=False):
     if failed is not None:
         name, text = found[failed]["error"], found[failed]["text"]
         raise _like(name, f"rank {failed} cannot {what}: {text}")
-    return own if each else found[0]["value"]
+    return None if each else found[0]["value"]
 
 
 def _like(name: str, text: str) -> BaseException:
@@ -184,24 +203,30 @@ def _like(name: str, text: str) -> BaseException:
     kind = {"FeedError": FeedError}.get(name) or getattr(builtins, name, None) or getattr(
         cleave, name, None)
     try:
-        error = kind(text)
+        error = kind(text) if kind is not None else None
     except TypeError:
         error = None
     return error if isinstance(error, BaseException) else RuntimeError(f"{text} ({name})")
 
 
-def _compare(processes, facts: Mapping[str, Any]) -> None:
+def _compare(processes: _cleave.Processes, facts: Mapping[str, Any]) -> None:
     processes.agree([(name, value if isinstance(value, str) else json.dumps(value))
                      for name, value in facts.items()])
 
 
-def _watch(processes) -> None:
+#: The thread that has connected the processes.
+_first_thread: threading.Thread | None = None
+
+
+def _watch(processes: _cleave.Processes) -> None:
     """Sets up the whole interpreter: an exception that nobody handles ends all
     processes, and the first one alone gives remarks."""
-    _watch.thread = threading.current_thread()
+    global _first_thread
+    _first_thread = threading.current_thread()
     before = sys.excepthook
 
-    def hook(kind, error, trace):
+    def hook(kind: type[BaseException], error: BaseException,
+             trace: TracebackType | None) -> None:
         own = traceback.format_exception_only(kind, error)[-1].strip()
         failed = processes.error()
         if failed and (own[:200] in failed or failed[:200] in own):
@@ -221,34 +246,35 @@ def _watch(processes) -> None:
         logging.getLogger("cleave").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
-_watch.thread = None
-
 #: Seconds in which a process that does something else when another one fails may end by itself:
 #: an exception is raised in its main thread, for what `finally` and `with` have to do.
 GRACE = 10
 
 
-def _interrupt(processes) -> None:
+def _interrupt(processes: _cleave.Processes) -> None:
     """Raises in the main thread, which made the processes, when they have failed and it does not
     notice: by a signal, which ends calls of the system too, and which nothing else uses."""
     from .. import _cleave
 
-    def stop(number, frame):
+    said: list[str] = []
+    main, ended = threading.main_thread(), threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
         if said:
             raise _cleave.ProcessError(said[0])
 
-    def watch():
+    def watch() -> None:
         while not processes.is_unnoticed(GRACE):
             if ended.wait(0.2):
                 return
         said.append(processes.error())
-        signal.pthread_kill(main.ident, signal.SIGURG)
+        if main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGURG)
 
-    def end():
+    def end() -> None:
         ended.set()
         thread.join()
 
-    said, main, ended = [], threading.main_thread(), threading.Event()
     thread = threading.Thread(target=watch, name="cleave-launch", daemon=True)
     if threading.current_thread() is main and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
         signal.signal(signal.SIGURG, stop)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class StepError(RuntimeError):
     """A step could not run, or stopped before it changed any state."""
@@ -36,8 +38,9 @@ class Loss(float):
     skipped: str
     loss_scale: float | None
 
-    def __new__(cls, value, *, grad_norm, auxiliary, lr, tokens_per_s, step, updated_again=0,
-                skipped="", loss_scale=None):
+    def __new__(cls, value: float, *, grad_norm: float | None, auxiliary: list[float], lr: float,
+                tokens_per_s: float, step: int, updated_again: int = 0, skipped: str = "",
+                loss_scale: float | None = None) -> Loss:
         loss = super().__new__(cls, value)
         loss.grad_norm = grad_norm
         loss.auxiliary = auxiliary
@@ -49,7 +52,7 @@ class Loss(float):
         loss.loss_scale = loss_scale
         return loss
 
-    def __getnewargs_ex__(self):
+    def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, Any]]:
         return (float(self),), dict(self.__dict__)
 
     def __repr__(self) -> str:
@@ -77,12 +80,12 @@ class Evaluation(float):
 
     weight: float | None
 
-    def __new__(cls, value, *, weight):
+    def __new__(cls, value: float, *, weight: float | None) -> Evaluation:
         loss = super().__new__(cls, value)
         loss.weight = weight
         return loss
 
-    def __getnewargs_ex__(self):
+    def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, Any]]:
         return (float(self),), dict(self.__dict__)
 
     def __repr__(self) -> str:

@@ -8,9 +8,15 @@ import fractions
 import operator
 import os
 import re
-from typing import Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import torch
+from torch.nn.parameter import is_lazy
+
+from .native import Counts, Scale, TensorFacts
+
+if TYPE_CHECKING:
+    from ..trace.model_tensors import Tensor
 
 #: The runtime's element types.
 TORCH_TYPES = {
@@ -34,12 +40,12 @@ def wide_type(dtype: torch.dtype) -> torch.dtype:
     return _WIDE.get(dtype, dtype)
 
 
-def logical_shape(facts: Mapping[str, Any]):
+def logical_shape(facts: TensorFacts) -> list[int]:
     """The framework's shape of a tensor that is stored in factored shape."""
     return facts.get("framework_shape") or facts["shape"]
 
 
-def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def initial_values(tensors: Mapping[str, TensorFacts]) -> dict[str, str]:
     """The parameters that the compiler added, such as those of auxiliary heads, each
     with the parameter whose value it starts with."""
     return {name: facts["of"] for name, facts in tensors.items()
@@ -49,7 +55,7 @@ def initial_values(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def not_dense(value: torch.Tensor) -> str:
     """The kind of tensor that `value` is, and how it becomes one of the kind that a step takes
     (elements in strided memory); empty if it is one."""
-    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+    if is_lazy(value):
         return "is not initialized; call the model once, so that its lazy modules know shapes"
     if value.is_nested:
         return "is a nested tensor; pad it (torch.nested.to_padded_tensor)"
@@ -98,7 +104,7 @@ def problem(value: Any, dtype: torch.dtype, shape: Iterable[int]) -> Exception |
     return None
 
 
-def _problem(value: Any, facts: Mapping[str, Any], shape) -> Exception | None:
+def _problem(value: Any, facts: TensorFacts, shape: Iterable[int]) -> Exception | None:
     """Why `value` cannot be copied to the tensor that `facts` describe."""
     return problem(value, TORCH_TYPES[facts["dtype"]], shape)
 
@@ -109,14 +115,14 @@ def whole(name: str, value: Any, least: int | None = None, most: int = 2**63 - 1
     try:
         if isinstance(value, bool):
             raise TypeError
-        value = operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; it must be a whole number") from None
-    if least is not None and value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
-    if least is not None and value > most:
-        raise ValueError(f"{name} is {value}; it must be at most {most}")
-    return value
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}")
+    if least is not None and number > most:
+        raise ValueError(f"{name} is {number}; it must be at most {most}")
+    return number
 
 
 #: The bytes of the units of sizes.
@@ -130,8 +136,8 @@ def byte_count(name: str, value: Any, least: int) -> int:
     if not isinstance(value, str):
         return whole(name, value, least)
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", value)
-    unit = found and _UNITS.get(found[2].lower())
-    if not unit:
+    unit = _UNITS.get(found[2].lower()) if found else None
+    if not found or not unit:
         raise ValueError(f"{name} is {value!r}; a size is a number of bytes, or has a unit, as "
                          "'80GB' (10^9 bytes each) or '24GiB' (2^30)")
     return whole(name, int(fractions.Fraction(found[1].rstrip(".") or 0) * unit), least)
@@ -185,7 +191,8 @@ def _raise_names(what: str, missing: Iterable[str], unknown: Iterable[str]) -> N
         raise KeyError(f"{what} does not match the model: {'; '.join(parts)}")
 
 
-def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
+def choose_tensors(entries: Iterable[Tensor], tensors: Mapping[str, TensorFacts],
+                   own: Iterable[str], state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The tensors of `state` by the name of the program's tensor.
 
     `entries` are parameters and buffers of the trace, `tensors` the program's by name,
@@ -197,7 +204,9 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     if not isinstance(state, Mapping):
         raise TypeError(f"state is {type(state).__name__}, not a dict of tensors by name")
     known = set(own)
-    missing, problems, chosen = [], [], {}
+    missing: list[str] = []
+    problems: list[tuple[str, Exception]] = []
+    chosen: dict[str, torch.Tensor] = {}
     copies = initial_values(tensors)
     known.update(copies)
     for entry in entries:
@@ -208,11 +217,11 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
             missing += [name for name in entry.parts if name not in state]
             facts = tensors[entry.name]
             shape = logical_shape(facts)[1:]
-            found = [(n, state[n]) for n in entry.parts if n in state]
-            wrong = [(n, e) for n, v in found if (e := _problem(v, facts, shape))]
+            parts = [(n, state[n]) for n in entry.parts if n in state]
+            wrong = [(n, e) for n, v in parts if (e := _problem(v, facts, shape))]
             problems += wrong
-            if len(found) == len(entry.parts) and not wrong:
-                chosen[entry.name] = torch.stack([value for _, value in found])
+            if len(parts) == len(entry.parts) and not wrong:
+                chosen[entry.name] = torch.stack([value for _, value in parts])
             continue
         names = (entry.name, *entry.aliases)
         known.update(names)
@@ -250,7 +259,8 @@ def choose_tensors(entries, tensors, own, state) -> dict[str, torch.Tensor]:
     return chosen
 
 
-def split_slots(entries, slots: Mapping[str, dict]) -> dict[str, dict[str, torch.Tensor]]:
+def split_slots(entries: Iterable[Tensor], slots: Mapping[str, dict[str, torch.Tensor]]
+                ) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer state by the framework's names: the state of a stack is split into that
     of its parts."""
     result = dict(slots)
@@ -262,12 +272,13 @@ def split_slots(entries, slots: Mapping[str, dict]) -> dict[str, dict[str, torch
     return result
 
 
-def _joined_slots(entries, slots: Mapping[str, Any]) -> dict[str, Any]:
+def _joined_slots(entries: Iterable[Tensor],
+                  slots: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The inverse of `split_slots`, as far as `slots` has all parts."""
     result = dict(slots)
     for entry in entries:
-        own = [result.get(part) for part in entry.parts]
-        if not own or not all(isinstance(x, Mapping) for x in own):
+        own = [result[part] for part in entry.parts if part in result]
+        if not own or len(own) < len(entry.parts):
             continue
         shared = [s for s in own[0] if all(
             isinstance(x.get(s), torch.Tensor) and x[s].shape == own[0][s].shape for x in own)]
@@ -278,7 +289,8 @@ def _joined_slots(entries, slots: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
+def choose_slots(entries: Iterable[Tensor], tensors: Mapping[str, TensorFacts],
+                 state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The optimizer state of `state` by the name of the program's tensor.
 
     Raises KeyError, TypeError and ValueError as `Step.load_training_state` does.
@@ -303,7 +315,7 @@ def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
     }
     given = {(of, slot): value for of, own in slots.items() for slot, value in own.items()}
 
-    def text(keys):
+    def text(keys: Iterable[tuple[str, str]]) -> list[str]:
         return [f"'{slot}' of '{of}'" for of, slot in keys]
 
     _raise_names(
@@ -314,7 +326,7 @@ def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
     _raise_all(
         "training state",
         [
-            (*text([key]), error)
+            (text([key])[0], error)
             for key, name in wanted.items()
             if (
                 error := _problem(
@@ -330,7 +342,7 @@ def choose_slots(entries, tensors, state) -> dict[str, torch.Tensor]:
 SCALE_FACTS = ("scale", "growth", "hysteresis")
 
 
-def read_counts(state: Mapping[str, Any], each: int) -> tuple[int, int, int, int]:
+def read_counts(state: Mapping[str, Any], each: int) -> Counts:
     """(seed, step, data_position, skipped) of a training state, in steps of `each`
     updates."""
     counts = []
@@ -352,7 +364,7 @@ def read_counts(state: Mapping[str, Any], each: int) -> tuple[int, int, int, int
     return seed, made // each + skipped, position, skipped
 
 
-def read_loss_scale(state: Mapping[str, Any]) -> tuple[float, int, int] | None:
+def read_loss_scale(state: Mapping[str, Any]) -> Scale | None:
     """(scale, growth, hysteresis) of a training state, if it has a loss scale."""
     facts = state.get("loss_scale")
     if facts is None:
@@ -362,8 +374,8 @@ def read_loss_scale(state: Mapping[str, Any]) -> tuple[float, int, int] | None:
     if missing := [name for name in SCALE_FACTS if name not in facts]:
         raise KeyError(f"'loss_scale' has no {', '.join(missing)}")
     scale, growth, hysteresis = (facts[name] for name in SCALE_FACTS)
-    counts = [whole(f"'{name}' of 'loss_scale'", value)
-              for name, value in (("growth", growth), ("hysteresis", hysteresis))]
+    counts = (whole("'growth' of 'loss_scale'", growth),
+              whole("'hysteresis' of 'loss_scale'", hysteresis))
     if not isinstance(scale, (int, float)) or not 0 < scale <= 2.0**127 or min(counts) < 0:
         raise ValueError("'loss_scale' is out of range")
     return float(scale), *counts

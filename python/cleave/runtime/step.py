@@ -11,7 +11,8 @@ import re
 import threading
 import time
 import weakref
-from typing import Any, Callable, Mapping
+from typing import (TYPE_CHECKING, Any, Callable, Literal, Mapping, NoReturn, Protocol, Sequence, TypeVar,
+                    Union, overload)
 
 import torch
 
@@ -21,14 +22,36 @@ from ..reports.text import Reports
 from .call_inputs import CallInputs, shape_key
 from .checkpoint import Checkpoints
 from .forks import alone
+from .held import Key
 from .masters import choose_masters, masters
+from .native import N, Note, Result
 from .processes import agree_on_values
 from .program import Program
 from .results import Evaluation, Loss, StepError
 from .state import (SCALE_FACTS, choose_slots, choose_tensors, initial_values, logical_shape,
                     read_counts, read_loss_scale, split_slots, whole)
 
+if TYPE_CHECKING:
+    from .. import _cleave
+    from ..compiler.buckets import Buckets
+    from ..trace.model import TracedModel
+    from ..training.optim import Optimizer
+
 log = logging.getLogger("cleave")
+
+#: A traced model, what is compiled of it, and lines to explain it with.
+Built = tuple["TracedModel", "_cleave.Compiled", list[str]]
+Tensors = tuple[torch.Tensor, ...]
+T = TypeVar("T", torch.Tensor, Union[torch.Tensor, None])
+
+
+class Build(Protocol):
+    """Traces and compiles a model for the shapes of inputs."""
+
+    @overload
+    def __call__(self, inputs: Tensors, later: Literal[False] = False) -> Built: ...
+    @overload
+    def __call__(self, inputs: Tensors, later: Literal[True]) -> Callable[[], Built]: ...
 
 
 #: How what a person may want to set is set.
@@ -61,8 +84,9 @@ class Step(Reports, Checkpoints, CallInputs):
     copied or pickled: `save` and `load` move its state.
     """
 
-    def __init__(self, build: Callable, module, example_inputs, optimizer, seed,
-                 processes=None, buckets=None):
+    def __init__(self, build: Build, module: torch.nn.Module, example_inputs: Sequence[torch.Tensor],
+                 optimizer: Optimizer, seed: int, processes: _cleave.Processes | None = None,
+                 buckets: Buckets | None = None) -> None:
         """`build(inputs)` traces and compiles for the shapes of `inputs` and
         returns (traced model, compiled program, lines to explain it with). `processes`
         are its ranks; None for threads of this one. With `buckets`, batches are padded,
@@ -71,9 +95,9 @@ class Step(Reports, Checkpoints, CallInputs):
         self._module = module
         self._optimizer = optimizer
         self._processes = processes
-        self._programs: dict = {}
+        self._programs = {}
         self._buckets = buckets
-        self._background = None
+        self._background: Background[Key, Built] | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._live = self._compile_for(self._padded(tuple(example_inputs)))
@@ -94,7 +118,7 @@ class Step(Reports, Checkpoints, CallInputs):
                 + f". What can be set is {', '.join(settable)}")
         super().__setattr__(name, value)
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
             "a compiled step cannot be copied or pickled, because its state is in the memory of "
             "native code: write it by step.save(folder), and read it by step.load(folder) or "
@@ -136,7 +160,7 @@ class Step(Reports, Checkpoints, CallInputs):
     def data_position(self, value: int) -> None:
         self._live.session.data_position = whole("data_position", value)
 
-    def _load_from_module(self):
+    def _load_from_module(self) -> None:
         agree_on_values(self._processes, self._live.traced)
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.tensor.is_meta:
@@ -146,7 +170,7 @@ class Step(Reports, Checkpoints, CallInputs):
         for name, source in initial_values(self._live.tensors).items():
             self._live.set(name, self._live.tensor(source))
 
-    def _compile_for(self, inputs):
+    def _compile_for(self, inputs: Tensors) -> Program[_cleave.Compiled]:
         key = shape_key(inputs)
         program = self._programs.get(key)
         if program is None and self._background is not None and key in self._background:
@@ -170,17 +194,17 @@ class Step(Reports, Checkpoints, CallInputs):
         """Traces the model for the other buckets, and begins to compile them."""
         if self._buckets is None:
             return
-        jobs = {}
+        jobs: dict[Key, Callable[[], Built]] = {}
         for inputs in self._buckets.others():
             jobs[shape_key(inputs)] = self._build(inputs, later=True)
         self._background = Background(jobs)
         weakref.finalize(self, self._background.stop)
 
-    def _padded(self, inputs):
+    def _padded(self, inputs: tuple[T, ...]) -> tuple[T, ...]:
         """The inputs of a call, of which one that is left out is None, as programs take them."""
         return inputs if self._buckets is None else self._buckets.pad(inputs)
 
-    def _program_for(self, inputs):
+    def _program_for(self, inputs: Tensors) -> Program[_cleave.Compiled]:
         """The program for the shapes of `inputs`, holding the state."""
         program = self._compile_for(inputs)
         if program is self._live:
@@ -199,11 +223,11 @@ class Step(Reports, Checkpoints, CallInputs):
             new = program.tensors.get(entry.name)
             if new and (old is None or old["shape"] != new["shape"]):
                 program.set(entry.name, entry.tensor)
-        old, self._live = self._live, program
-        old.close()
+        before, self._live = self._live, program
+        before.close()
         return program
 
-    def _check_state(self, program):
+    def _check_state(self, program: Program[_cleave.Compiled]) -> None:
         """Raises CompileError, and closes the program, if the optimizer's state would be lost on
         the way to it."""
         lost = [name for name, facts in self._live.tensors.items() if facts["role"] == "state"
@@ -220,7 +244,7 @@ class Step(Reports, Checkpoints, CallInputs):
                 "factor of 0, or compile a step for each shape, and move the state by state_dict "
                 "and training_state")
 
-    def _framework_view(self, name):
+    def _framework_view(self, name: str) -> torch.Tensor:
         """A copy of a parameter or buffer, in the framework's shape."""
         facts = self._live.tensors[name]
         return self._live.tensor(name).reshape(logical_shape(facts))
@@ -230,7 +254,7 @@ class Step(Reports, Checkpoints, CallInputs):
         own `state_dict`; tied names share one tensor. They are followed by parameters
         that the module does not have: those of auxiliary heads. With `masters`, what the
         module has in 16 bits is in f32, as the step trains it."""
-        known = {}
+        known: dict[str, torch.Tensor] = {}
         for entry in (*self._live.traced.parameters, *self._live.traced.buffers):
             if entry.name in self._live.tensors:
                 value = self._framework_view(entry.name)
@@ -324,7 +348,8 @@ class Step(Reports, Checkpoints, CallInputs):
 
     # ------------------------------------------------------------------- runs
 
-    def _call(self, program, entry, inputs, outputs, scalars=None, note=None):
+    def _call(self, program: Program[_cleave.Compiled], entry: str, inputs: Tensors, outputs: Sequence[str],
+              scalars: Mapping[str, float], note: N) -> Result[N]:
         """Runs an entry in one piece: returns the outputs by name, the number of the
         step, its seconds, the repeated updates, why it was skipped, and `note`."""
         known = program.tensors
@@ -332,7 +357,7 @@ class Step(Reports, Checkpoints, CallInputs):
         result = program.session.call(
             entry,
             [program.data(name, value) for name, value in given if name in known],
-            {name: value for name, value in (scalars or {}).items() if name in known},
+            {name: value for name, value in scalars.items() if name in known},
             [name for name in outputs if name in known],
             note,
         )
@@ -344,11 +369,11 @@ class Step(Reports, Checkpoints, CallInputs):
             raise StepError(result)
         return result
 
-    def _loss(self, result):
+    def _loss(self, result: Result[Note]) -> Loss:
         """The runtime's results of a step, as a `Loss`."""
-        values, number, seconds, again, skipped, (lr, elements, scale) = result
+        found, number, seconds, again, skipped, (lr, elements, scale) = result
         values = {n: math.nan if skipped else float(self._live.typed(n, v))
-                  for n, v in values.items()}
+                  for n, v in found.items()}
         return Loss(
             values.pop("loss"),
             grad_norm=values.pop("grad_norm", None),
@@ -362,7 +387,7 @@ class Step(Reports, Checkpoints, CallInputs):
         )
 
     @alone
-    def __call__(self, *inputs, **named) -> Loss:
+    def __call__(self, *inputs: Any, **named: Any) -> Loss:
         """Trains on one batch, given by position or by name.
 
         Raises:
@@ -374,17 +399,17 @@ class Step(Reports, Checkpoints, CallInputs):
             StepError: the step stopped (no valid label, a norm that is not
                 finite, an index out of range); no state was changed.
         """
-        inputs = self._whole(inputs, named)
-        elements = inputs[0].numel()
-        inputs = self._padded(inputs)
-        program = self._program_for(inputs)
+        given = self._whole(inputs, named)
+        elements = given[0].numel()
+        given = self._padded(given)
+        program = self._program_for(given)
         lr = self._optimizer.lr_at(self.step - self.skipped)
         auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
         return self._loss(
             self._call(
                 program,
                 "train",
-                inputs,
+                given,
                 ["loss", "grad_norm", *auxiliary],
                 {"lr": lr},
                 (lr, elements, self.loss_scale),
@@ -392,23 +417,23 @@ class Step(Reports, Checkpoints, CallInputs):
         )
 
     @alone
-    def evaluate(self, *inputs, **named) -> Evaluation:
+    def evaluate(self, *inputs: Any, **named: Any) -> Evaluation:
         """The loss of one batch, as the model computes it in `eval()` mode, without random
         numbers; changes no state.
 
         Raises:
             StepError: the model has no loss in `eval()` mode.
         """
-        inputs = self._padded(self._whole(inputs, named))
-        program = self._program_for(inputs)
+        padded = self._padded(self._whole(inputs, named))
+        program = self._program_for(padded)
         if "evaluate" not in program.session.entries():
             raise StepError(f"the model has no loss in eval() mode: {program.traced.unevaluated}")
-        values, *_ = self._call(program, "evaluate", inputs, ["loss", "loss_weight"])
-        values = {n: float(program.typed(n, v)) for n, v in values.items()}
+        found, *_ = self._call(program, "evaluate", padded, ["loss", "loss_weight"], {}, None)
+        values = {n: float(program.typed(n, v)) for n, v in found.items()}
         return Evaluation(values["loss"], weight=values.get("loss_weight"))
 
     @alone
-    def logits(self, *inputs, **named) -> torch.Tensor:
+    def logits(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """The model's logits, as it computes them in `eval()` mode. Inputs on which they do
         not depend, such as labels, may be left out.
 
@@ -428,9 +453,9 @@ class Step(Reports, Checkpoints, CallInputs):
                 f"{'is' if len(left_out) == 1 else 'are'} left out; give "
                 f"{'it' if len(left_out) == 1 else 'them'}, as in training: what the model does "
                 "without is not compiled")
-        given = tuple(given.get(n) for n in traced.input_names)
-        inputs = self._complete(self._padded(given))
-        program = self._program_for(inputs)
-        values, *_ = self._call(program, "logits", inputs, ["logits"])
+        some = tuple(given.get(n) for n in traced.input_names)
+        padded = self._complete(self._padded(some))
+        program = self._program_for(padded)
+        values, *_ = self._call(program, "logits", padded, ["logits"], {}, None)
         logits = program.typed("logits", values["logits"])
-        return logits if self._buckets is None else self._buckets.cut(logits, given)
+        return logits if self._buckets is None else self._buckets.cut(logits, some)

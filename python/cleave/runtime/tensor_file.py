@@ -3,11 +3,17 @@
 """Reads safetensors files. They are not mapped: one that others shorten meanwhile is an error, and
 not the end of the process."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from io import FileIO
 
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -16,7 +22,7 @@ _TYPES = {
 }
 
 
-def read_tensors(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The tensors and the metadata of a file. Raises OSError, or ValueError for one that is
     damaged, with the reason alone."""
     with open(path, "rb", buffering=0) as file:
@@ -27,7 +33,7 @@ def read_tensors(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict
             raise ValueError(f"its header is none of safetensors: {error!r}") from None
 
 
-def _read(file, size):
+def _read(file: FileIO, size: int) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     head = bytearray(8)
     _fill(file, head)
     length = int.from_bytes(head, "little")
@@ -51,11 +57,11 @@ def _read(file, size):
             raise ValueError(f"tensor '{name}': {end - begin} bytes are not those of {shape}")
         values[name] = torch.empty(shape, dtype=dtype)
         file.seek(8 + length + begin)
-        _fill(file, values[name].reshape(-1).view(torch.uint8).numpy())
+        _fill(file, values[name].reshape(-1).view(torch.uint8).numpy().data)
     return values, metadata
 
 
-def _fill(file, buffer) -> None:
+def _fill(file: FileIO, buffer: bytearray | memoryview) -> None:
     """Reads as many bytes as `buffer` has."""
     view = memoryview(buffer)
     while len(view):

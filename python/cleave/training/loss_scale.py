@@ -27,7 +27,7 @@ class LossScale:
     hysteresis: int = 2
     min: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("init", "min"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):

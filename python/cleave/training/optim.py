@@ -119,11 +119,12 @@ class Optimizer:
         return {"kind": self._kind, **self._settings(),
                 "max_grad_norm": float(self.max_grad_norm or 0.0)}
 
-    def parameter_options(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, dict]:
+    def parameter_options(self,
+                          parameters: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
         """Settings of single parameters, by name, where they differ."""
-        options: dict[str, dict] = {}
+        options: dict[str, dict[str, Any]] = {}
         for name, parameter in parameters.items():
-            group = next((g for g in self.param_groups if g.match(name, parameter)), None)
+            group = next((g for g in self._groups() if g.match(name, parameter)), None)
             own = self._group_options(group) if group is not None else {}
             excluding = [self, *((group.optimizer,) if group and group.optimizer else ())]
             if any(o.no_decay is not None and o.no_decay(name, parameter) for o in excluding) \
@@ -136,9 +137,12 @@ class Optimizer:
 
     def idle_groups(self, parameters: Mapping[str, torch.Tensor]) -> list[int]:
         """The places of groups that are the first to match none of these parameters."""
-        used = {next((i for i, g in enumerate(self.param_groups) if g.match(name, p)), None)
+        used = {next((i for i, g in enumerate(self._groups()) if g.match(name, p)), None)
                 for name, p in parameters.items()}
         return [i for i in range(len(self.param_groups)) if i not in used]
+
+    def _groups(self) -> list[Group]:
+        return [Group.of(group) for group in self.param_groups]
 
     def _settings(self) -> dict[str, Any]:
         """The rule's settings: the fields of the class, pairs of betas as two numbers."""
