@@ -5,19 +5,23 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Hashable, Mapping
+from typing import Callable, Generic, Hashable, Mapping, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
-class Background:
+class Background(Generic[K, T]):
     """Jobs by key, done in order by a thread that ends after the last of them.
 
     The interpreter waits at its end for the job that is being done, and for no other.
     """
 
-    def __init__(self, jobs: Mapping[Hashable, Callable[[], Any]]):
+    def __init__(self, jobs: Mapping[K, Callable[[], T]]) -> None:
         self._waiting = dict(jobs)
-        self._done: dict[Hashable, tuple[Any, BaseException | None]] = {}
-        self._running: Hashable | None = None
+        #: What a job returned, or raised.
+        self._done: dict[K, tuple[T] | BaseException] = {}
+        self._running: K | None = None
         self._changed = threading.Condition()
         # Not a daemon: those are stopped in the middle of native code.
         self._thread = threading.Thread(target=self._work, name="cleave-compile")
@@ -31,23 +35,24 @@ class Background:
                     self._waiting.clear()
                     self._changed.notify_all()
                     return
-                self._running = next(iter(self._waiting))
-                job = self._waiting.pop(self._running)
+                key = self._running = next(iter(self._waiting))
+                job = self._waiting.pop(key)
+            result: tuple[T] | BaseException
             try:
-                result = job(), None
+                result = (job(),)
             except BaseException as error:
-                result = None, error
+                result = error
             del job
             with self._changed:
-                self._done[self._running] = result
+                self._done[key] = result
                 self._changed.notify_all()
 
-    def __contains__(self, key: Hashable) -> bool:
+    def __contains__(self, key: K) -> bool:
         """Whether the job is to be done, is being done, or is done."""
         with self._changed:
             return key in self._waiting or key == self._running or key in self._done
 
-    def take(self, key: Hashable) -> Any:
+    def take(self, key: K) -> T:
         """The result of a job, which is the next to be done if it was not begun. Raises
         what the job has raised, each time."""
         with self._changed:
@@ -57,11 +62,11 @@ class Background:
                 key not in self._waiting and key != self._running))
             if key not in self._done:
                 raise KeyError(key)
-            result, error = self._done[key]
-            if error is not None:
-                raise error
+            result = self._done[key]
+            if isinstance(result, BaseException):
+                raise result
             del self._done[key]
-            return result
+            return result[0]
 
     def stop(self) -> None:
         """Drops the jobs that were not begun."""

@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Any, Callable, Mapping
 
 import torch
 
 from ..runtime.state import not_dense
 
+Tensors = tuple[torch.Tensor, ...]
+#: Arranges the tensors of a batch as a person gave them.
+Arrange = Callable[[Tensors], Any]
 
-def flatten(inputs):
+
+def flatten(inputs: Any) -> tuple[Tensors, Arrange]:
     """The tensors of `inputs` as a tuple, and a function that arranges such a tuple
     like `inputs`. Raises TypeError if something else is in it."""
     flat, arrange = _parts(inputs)
@@ -23,7 +27,7 @@ def flatten(inputs):
     return flat, arrange
 
 
-def _parts(inputs):
+def _parts(inputs: Any) -> tuple[tuple[Any, ...], Arrange]:
     if isinstance(inputs, torch.Tensor):
         return (inputs,), tuple
     if isinstance(inputs, Mapping):
@@ -41,7 +45,7 @@ def _parts(inputs):
     return inputs, tuple
 
 
-def first_part(inputs, batch, parts):
+def first_part(inputs: Tensors, batch: int, parts: int) -> Tensors:
     """The inputs of the first of `parts` micro-batches of `batch` samples. Raises
     ValueError if they are not divisible."""
     if batch % parts:

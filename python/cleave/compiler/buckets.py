@@ -4,14 +4,22 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, TypeVar, Union
 
 import torch
 import torch.nn.functional as F
 
 from ..messages import close_names, some_names
+from ..runtime.native import TensorFacts
 from ..runtime.state import whole
 from .check import Skipped, padding_changes
+
+if TYPE_CHECKING:
+    from .batch import Arrange
+
+Size = tuple[Union[int, None], int]
+Examples = Mapping[str, torch.Tensor]
+T = TypeVar("T", torch.Tensor, Union[torch.Tensor, None])
 
 
 class Buckets:
@@ -24,7 +32,7 @@ class Buckets:
         values: what each input is padded with.
     """
 
-    def __init__(self, shapes, examples: Mapping[str, torch.Tensor], dims=None, values=None):
+    def __init__(self, shapes: Any, examples: Examples, dims: Any = None, values: Any = None) -> None:
         """`examples` are the example inputs by name. `dims` and `values` are
         `length_dims` and `pad_values` of `cleave.compile`.
 
@@ -42,7 +50,7 @@ class Buckets:
         self._example = tuple(examples.values())
         self.fit(self._example)
 
-    def fit(self, inputs: Sequence[torch.Tensor]) -> tuple[int | None, int]:
+    def fit(self, inputs: Sequence[torch.Tensor | None]) -> Size:
         """The size to which `inputs`, all or the first ones, are padded.
 
         Raises:
@@ -56,9 +64,10 @@ class Buckets:
         raise ValueError(f"a batch of {batch} samples of length {length} does not fit any of the "
                          f"shapes; the largest is {largest}")
 
-    def size_of(self, inputs: Sequence[torch.Tensor]) -> tuple[int, int]:
+    def size_of(self, inputs: Sequence[torch.Tensor | None]) -> tuple[int, int]:
         """The number of samples and the length of `inputs`."""
-        lengths, batch = {}, self.batch
+        lengths: dict[int, str] = {}
+        batch = self.batch
         for name, value in zip(self.names, inputs):
             if value is None:
                 continue
@@ -74,7 +83,7 @@ class Buckets:
             raise ValueError(f"the inputs have different lengths: {text}")
         return batch, next(iter(lengths), self.sizes[0][1])
 
-    def pad(self, inputs: Sequence[torch.Tensor], to=None) -> tuple[torch.Tensor, ...]:
+    def pad(self, inputs: Sequence[T], to: Size | None = None) -> tuple[T, ...]:
         """`inputs` padded at their ends; one that is left out is None."""
         samples, length = to or self.fit(inputs)
         return tuple(None if value is None else _padded(value, {
@@ -82,7 +91,7 @@ class Buckets:
             **dict.fromkeys(self.lengths.get(name, ()), length)}, self.values[name])
             for name, value in zip(self.names, inputs))
 
-    def cut(self, value: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def cut(self, value: torch.Tensor, inputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """An output for padded `inputs`, of the shape that it has without padding."""
         batch, length = self.size_of(inputs)
         samples, most = self.fit(inputs)
@@ -99,11 +108,11 @@ class Buckets:
         return [self.pad(_shortened(self, self._example, size), size)
                 for size in self.sizes if size != own]
 
-    def take_values(self, tensors: Mapping[str, Mapping]) -> None:
+    def take_values(self, tensors: Mapping[str, TensorFacts]) -> None:
         """Pads inputs of which the program (`tensors` by name) ignores a value with that,
         unless a value was given."""
         for name in self.names:
-            ignored = tensors.get(name, {}).get("ignore_index")
+            ignored = tensors[name].get("ignore_index") if name in tensors else None
             if name not in self._given and ignored is not None:
                 self.values[name] = ignored
 
@@ -121,7 +130,8 @@ class Buckets:
         return short, self.pad(short, (samples, most))
 
 
-def check_padding(model, arrange, loss_fn, buckets) -> None:
+def check_padding(model: torch.nn.Module, arrange: Arrange, loss_fn: Callable[..., Any] | None,
+                  buckets: Buckets) -> None:
     """Raises CompileError if padding changes what eager PyTorch computes."""
     from .. import _cleave
 
@@ -140,7 +150,7 @@ def check_padding(model, arrange, loss_fn, buckets) -> None:
             "are padded with")
 
 
-def _sizes(shapes) -> list[tuple[int | None, int]]:
+def _sizes(shapes: Any) -> list[Size]:
     if isinstance(shapes, (str, bytes)) or not isinstance(shapes, Sequence) or not shapes:
         raise TypeError(f"shapes is {shapes!r}; it must be a list of lengths, or of pairs "
                         "(samples, length)")
@@ -149,16 +159,16 @@ def _sizes(shapes) -> list[tuple[int | None, int]]:
         pair = shape if isinstance(shape, (tuple, list)) else (None, shape)
         if len(pair) != 2:
             raise ValueError(f"shapes has {shape!r}; it must be a length or (samples, length)")
-        pair = tuple(None if n is None else whole("each of shapes", n) for n in pair)
-        if any(n is not None and n < 1 for n in pair) or pair[1] is None:
+        samples, length = (None if n is None else whole("each of shapes", n) for n in pair)
+        if length is None or length < 1 or (samples is not None and samples < 1):
             raise ValueError(f"shapes has {shape!r}; sizes must be at least 1")
-        sizes.append(pair)
+        sizes.append((samples, length))
     if len({samples is None for samples, _ in sizes}) > 1:
         raise ValueError("shapes has lengths and pairs (samples, length); give one of them")
     return sorted(set(sizes), key=lambda size: (size[1], size[0] or 0))
 
 
-def _found_dims(examples) -> dict[str, tuple[int, ...]]:
+def _found_dims(examples: Examples) -> dict[str, tuple[int, ...]]:
     """The dimensions that have the length: those after the first whose size is that of the
     inputs with two dimensions."""
     hint = ("say which dimensions have the length: length_dims={"
@@ -181,7 +191,7 @@ def _found_dims(examples) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _given_dims(dims, examples) -> dict[str, tuple[int, ...]]:
+def _given_dims(dims: Any, examples: Examples) -> dict[str, tuple[int, ...]]:
     if not isinstance(dims, Mapping) or not dims:
         raise TypeError("length_dims must be a dict of dimensions by the names of inputs")
     _check_names("length_dims", dims, examples)
@@ -201,7 +211,7 @@ def _given_dims(dims, examples) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _values(values, examples) -> dict:
+def _values(values: Any, examples: Examples) -> dict[str, float]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -213,14 +223,14 @@ def _values(values, examples) -> dict:
     return dict(values)
 
 
-def _check_names(what: str, given, examples) -> None:
+def _check_names(what: str, given: Iterable[Any], examples: Examples) -> None:
     for name in given:
         if name not in examples:
             raise ValueError(f"{what} has '{name}'; the inputs are {', '.join(examples)}; did you "
                              f"mean {some_names(close_names(str(name), examples))}?")
 
 
-def _padded(value: torch.Tensor, sizes: Mapping[int, int], fill) -> torch.Tensor:
+def _padded(value: torch.Tensor, sizes: Mapping[int, int], fill: float) -> torch.Tensor:
     """`value` with `fill` added at the end of dimensions, up to `sizes`."""
     widths = [0] * (2 * value.ndim)
     for dim, size in sizes.items():
@@ -228,7 +238,8 @@ def _padded(value: torch.Tensor, sizes: Mapping[int, int], fill) -> torch.Tensor
     return F.pad(value, widths, value=fill) if any(widths) else value
 
 
-def _shortened(buckets: Buckets, inputs, size) -> tuple[torch.Tensor, ...]:
+def _shortened(buckets: Buckets, inputs: Sequence[torch.Tensor],
+               size: Size) -> tuple[torch.Tensor, ...]:
     """`inputs` of at most the samples and the length of `size`."""
     samples, length = size
     result = []

@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import warnings
-from typing import Any, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, TypeVar
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -34,6 +34,13 @@ from ..trace.widen import is_narrow
 from ..training import optim
 from .counted import counted_numbers
 from .shortened import with_few_layers, with_few_positions
+
+if TYPE_CHECKING:
+    from ..trace.model import TracedModel
+    from .batch import Arrange, Tensors
+
+T = TypeVar("T")
+LossFn = Callable[..., Any]
 
 log = logging.getLogger("cleave")
 
@@ -69,7 +76,7 @@ class Gradients:
     values of buffers."""
 
     loss: float
-    by_name: dict[str, torch.Tensor | None]
+    by_name: Mapping[str, torch.Tensor | None]
     written: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
 
     def largest(self) -> float:
@@ -91,8 +98,8 @@ def mode(check: str) -> str:
     return check
 
 
-def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn, traced,
-            options: Mapping[str, Any], forced: bool) -> str | None:
+def compare(model: torch.nn.Module, arrange: Arrange, inputs: Tensors, loss_fn: LossFn | None,
+            traced: TracedModel, options: Mapping[str, Any], forced: bool) -> str | None:
     """Compares the program of `traced` with eager PyTorch on `inputs`, or on their
     first samples if there are too many. Of a large model, a copy with few layers is compared.
 
@@ -111,7 +118,8 @@ def compare(model, arrange: Callable, inputs: tuple[torch.Tensor, ...], loss_fn,
     return _compare(model, arrange, inputs, loss_fn, traced, options)
 
 
-def _retraced(model, arrange, inputs, loss_fn):
+def _retraced(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
+              loss_fn: LossFn | None) -> TracedModel:
     """The trace of fewer samples or layers, or positions. Raises Skipped if there is none."""
     try:
         with warnings.catch_warnings():
@@ -123,7 +131,8 @@ def _retraced(model, arrange, inputs, loss_fn):
                       f"samples, positions or layers alone ({error})") from None
 
 
-def _compare_shortened(model, arrange, inputs, loss_fn, options) -> str | None:
+def _compare_shortened(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
+                       loss_fn: LossFn | None, options: Mapping[str, Any]) -> str | None:
     """Compares a copy of a large model with few layers, on two samples with few positions."""
     elements = _elements(model)
     try:
@@ -152,11 +161,12 @@ def _compare_shortened(model, arrange, inputs, loss_fn, options) -> str | None:
                   f"{said or 'two samples'}: {reason}")
 
 
-def _elements(model) -> int:
+def _elements(model: torch.nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def _compare(model, arrange, inputs, loss_fn, traced, options) -> str | None:
+def _compare(model: torch.nn.Module, arrange: Arrange, inputs: Tensors, loss_fn: LossFn | None,
+             traced: TracedModel, options: Mapping[str, Any]) -> str | None:
     """Compares the program with eager PyTorch; see `compare`."""
     wide = bool(traced.precisions)
     try:
@@ -166,6 +176,8 @@ def _compare(model, arrange, inputs, loss_fn, traced, options) -> str | None:
                       f"({type(error).__name__}: {error})") from None
     if not torch.isfinite(torch.tensor(theirs.loss)):
         raise Skipped(f"the loss of the example inputs is {theirs.loss}")
+    if traced.deterministic is None:
+        raise Skipped("its trace has no form without drawn numbers")
     try:
         ours = _compiled(traced.deterministic(), inputs, options)
     except StepError as error:
@@ -190,14 +202,15 @@ def _compare(model, arrange, inputs, loss_fn, traced, options) -> str | None:
     return _told(lines)
 
 
-def padding_changes(model, arrange: Callable, loss_fn, plain, padded) -> str | None:
+def padding_changes(model: torch.nn.Module, arrange: Arrange, loss_fn: LossFn | None,
+                    plain: Tensors, padded: Tensors) -> str | None:
     """What eager PyTorch computes otherwise of the inputs `padded` than of `plain`, or None.
     Raises Skipped if it does not take them, or has no finite loss."""
     words = ("padded", "not padded")
 
-    def both(run):
+    def both(run: Callable[[Any], T]) -> tuple[T, T]:
         try:
-            return [run(arrange(inputs)) for inputs in (padded, plain)]
+            return run(arrange(padded)), run(arrange(plain))
         except Exception as error:
             raise Skipped(f"eager PyTorch does not take the example inputs "
                           f"({type(error).__name__}: {error})") from None
@@ -209,12 +222,12 @@ def padding_changes(model, arrange: Callable, loss_fn, plain, padded) -> str | N
     if lines and sum(p.numel() for p in model.parameters()) <= DOUBLE:
         singles = iter((ours, theirs))
         exact = both(lambda example: _in_double(model, example, loss_fn, next(singles), True))
-        if None not in exact:
-            lines = _differences(*exact, RELATIVE, NOISE, None, words)
+        if exact[0] is not None and exact[1] is not None:
+            lines = _differences(exact[0], exact[1], RELATIVE, NOISE, None, words)
     return _told(lines)
 
 
-def _shortened(model, inputs):
+def _shortened(model: torch.nn.Module, inputs: Tensors) -> tuple[Tensors, bool]:
     """As many of the first samples as can be compared in a short time, and whether
     these are fewer than all."""
     elements = _elements(model)
@@ -271,7 +284,8 @@ def _in_single(model: torch.nn.Module, loss_fn: Any) -> Iterator[None]:
             tensor.data = value
 
 
-def _eager(model, example, loss_fn, wide: bool = False, double: bool = False) -> Gradients:
+def _eager(model: torch.nn.Module, example: Any, loss_fn: LossFn | None, wide: bool = False,
+           double: bool = False) -> Gradients:
     """Autograd's gradients; neither the model nor any `.grad` is changed. With `wide`, 16-bit
     types are f32."""
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -291,12 +305,13 @@ class _OtherTypes(TorchDispatchMode):
     """Computes in other types than a model asks for; `types` has them by its types. Tensors of
     16 bits are converted where they are read."""
 
-    def __init__(self, types: Mapping[torch.dtype, torch.dtype]):
-        super().__init__()
+    def __init__(self, types: Mapping[torch.dtype, torch.dtype]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._types = types
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        def other(leaf):
+    def __torch_dispatch__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        def other(leaf: Any) -> Any:
             if isinstance(leaf, torch.dtype):
                 return self._types.get(leaf, leaf)
             narrow = is_narrow(leaf) and leaf.dtype in self._types
@@ -305,7 +320,8 @@ class _OtherTypes(TorchDispatchMode):
         return function(*args, **kwargs)
 
 
-def _in_double(model, example, loss_fn, single: Gradients, wide: bool) -> Gradients | None:
+def _in_double(model: torch.nn.Module, example: Any, loss_fn: LossFn | None, single: Gradients,
+               wide: bool) -> Gradients | None:
     """The same in f64, by a copy of the model; None if the copy fails or is not the
     same model, because the loss reads the original."""
     default = torch.get_default_dtype()
@@ -321,9 +337,8 @@ def _in_double(model, example, loss_fn, single: Gradients, wide: bool) -> Gradie
         torch.set_default_dtype(default)
     scale = single.largest()
     alike = abs(exact.loss - single.loss) <= 1e-2 * max(abs(exact.loss), 1e-3) and all(
-        (g is None) == (exact.by_name[n] is None) and
-        (g is None or bool(((g - exact.by_name[n]).abs() <= 1e-2 * scale).all()))
-        for n, g in single.by_name.items())
+        e is None if g is None else e is not None and bool(((g - e).abs() <= 1e-2 * scale).all())
+        for g, e in ((g, exact.by_name[n]) for n, g in single.by_name.items()))
     return exact if alike else None
 
 
@@ -331,7 +346,7 @@ def _in_double(model, example, loss_fn, single: Gradients, wide: bool) -> Gradie
 # ------------------------------------------------------------------
 
 
-def _compiled(traced, inputs, options: Mapping[str, Any]) -> Gradients:
+def _compiled(traced: TracedModel, inputs: Tensors, options: Mapping[str, Any]) -> Gradients:
     """The loss and gradients of the compiled program: the first momentum is the
     gradient."""
     from .. import _cleave
@@ -372,7 +387,8 @@ def _compiled(traced, inputs, options: Mapping[str, Any]) -> Gradients:
 
 
 def _differences(ours: Gradients, theirs: Gradients, relative: float, noise: float,
-                 single: Gradients | None, words=("compiled", "eager")) -> list[str]:
+                 single: Gradients | None,
+                 words: tuple[str, str] = ("compiled", "eager")) -> list[str]:
     """A line for the loss and for each parameter that differ by more than rounding.
     `single` is `theirs` computed in f32: its error shows how large the rounding is."""
     lines = []
@@ -382,9 +398,9 @@ def _differences(ours: Gradients, theirs: Gradients, relative: float, noise: flo
     floor = max(noise * theirs.largest(), 1e-30)
     for name, expected in theirs.by_name.items():
         found = ours.by_name.get(name)
-        if expected is None and found is None:
-            continue
         like = found if expected is None else expected
+        if like is None:
+            continue
         e = torch.zeros_like(like) if expected is None else expected
         f = torch.zeros_like(like) if found is None else found.reshape(like.shape)
         # Where eager code has no number, nothing can be compared.
@@ -393,8 +409,9 @@ def _differences(ours: Gradients, theirs: Gradients, relative: float, noise: flo
             e, f = e.where(known, 0), f.where(known, 0)
         most = _most(e)
         bound = max(relative * most, floor)
-        if single is not None and single.by_name[name] is not None and bool(known.all()):
-            bound = max(bound, 50 * _most(single.by_name[name] - e))
+        rounded = None if single is None else single.by_name[name]
+        if rounded is not None and bool(known.all()):
+            bound = max(bound, 50 * _most(rounded - e))
             if most <= 1e-12 * theirs.largest():
                 # Terms that cancel exactly in one order of a sum leave rounding in another.
                 bound = max(bound, NOISE * theirs.largest())

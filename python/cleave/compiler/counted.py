@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, ParamSpec, TypeVar
 from unittest import mock
 
 import torch
@@ -17,6 +17,9 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace.randomness import counted
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Functions of torch that have dropout within, which the front end converts as dropout.
 _DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "native_dropout", "feature_dropout",
@@ -96,11 +99,12 @@ class _CountedNumbers(TorchDispatchMode):
     """Replaces the results of random operators."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         #: The number of calls of functions with dropout that are running.
         self.dropouts = 0
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         given = {k: v for k, v in kwargs.items() if k in ("p", "mean", "std", "lambd", "median",
@@ -109,7 +113,8 @@ class _CountedNumbers(TorchDispatchMode):
             # Dropout divides its draw by the probability of keeping.
             return args[0].fill_(args[1] if len(args) > 1 else given.get("p", 0.5))
         if name == "uniform_":
-            low, high = (*args[1:3], *(0.0, 1.0)[len(args) - 1:])
+            low = args[1] if len(args) > 1 else 0.0
+            high = args[2] if len(args) > 2 else 1.0
             return args[0].copy_(_IN_PLACE[name](args[0], given.get("from", low),
                                                  given.get("to", high)))
         if name == "random_" and len(args) > 1 and args[-1] is not None:
@@ -148,7 +153,8 @@ class _Dropouts(TorchFunctionMode):
         super().__init__()
         self._numbers = numbers
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         name = getattr(function, "__name__", "")
         # In place, it is converted as the draw and the product that it is.
         written = name.startswith("dropout") and (
@@ -167,14 +173,14 @@ def _recomputed_under(mode: Callable[[], TorchFunctionMode]) -> Iterator[None]:
     backward of an operator has the modes in which it ran, without those that handled its call."""
     begin, backward = checkpoint._CheckpointFrame.__init__, checkpoint.CheckpointFunction.backward
 
-    def under(function):
+    def under(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def run(*args, **kwargs):
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
             with mode():
                 return function(*args, **kwargs)
         return run
 
-    def begun(frame, recompute, *args, **kwargs):
+    def begun(frame: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         begin(frame, under(recompute), *args, **kwargs)
 
     with mock.patch.object(checkpoint._CheckpointFrame, "__init__", begun), \

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 #: The axis of pipeline positions, which hold different tensors.
 PIPELINE = "pp"
@@ -26,33 +26,33 @@ class P:
         ValueError: a name is not an identifier, or an axis is named twice.
     """
 
-    def __init__(self, *dims):
+    def __init__(self, *dims: str | Sequence[str] | None) -> None:
         self.dims = tuple(_dim(dim) for dim in dims)
         axes = [axis for dim in self.dims for axis in dim]
         for axis in axes:
             if axes.count(axis) > 1:
                 raise ValueError(f'{self!r} names axis "{axis}" twice')
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, P) and self.dims == other.dims
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.dims)
 
-    def __repr__(self):
-        def show(dim):
+    def __repr__(self) -> str:
+        def show(dim: tuple[str, ...]) -> str:
             if len(dim) > 1:
                 return repr(dim)
             return repr(dim[0]) if dim else "None"
 
         return f"P({', '.join(map(show, self.dims))})"
 
-    def __str__(self):
+    def __str__(self) -> str:
         """In the form of `cleave-compile --recipe`: `[tp,-]`."""
         return "[" + ",".join("+".join(dim) or "-" for dim in self.dims) + "]"
 
 
-def _dim(dim) -> tuple[str, ...]:
+def _dim(dim: Any) -> tuple[str, ...]:
     if dim is None:
         return ()
     axes = (dim,) if isinstance(dim, str) else dim
@@ -66,7 +66,7 @@ def _dim(dim) -> tuple[str, ...]:
     return tuple(axes)
 
 
-def entries(plan, model) -> list[str]:
+def entries(plan: Any, model: object) -> list[str]:
     """`plan` as a list of recipes and shardings in the compiler's form.
 
     If the plan has "hf", `model` must have a `tp_plan`.
@@ -94,14 +94,14 @@ def entries(plan, model) -> list[str]:
     return result
 
 
-def _wrong(plan) -> str:
+def _wrong(plan: object) -> str:
     return (
         f"plan is {plan!r}, not a recipe's name, a dict of names and cleave.P(...), "
         "or a list of such"
     )
 
 
-def _placements(places: Mapping) -> list[str]:
+def _placements(places: Mapping[Any, Any]) -> list[str]:
     result = []
     for pattern, place in places.items():
         if not isinstance(pattern, str) or not isinstance(place, P):
@@ -131,7 +131,7 @@ _WORDS = {
 }
 
 
-def _hints(model) -> list[str]:
+def _hints(model: object) -> list[str]:
     plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
     if not isinstance(plan, Mapping) or not plan:
         raise ValueError(

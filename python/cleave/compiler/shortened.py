@@ -6,7 +6,7 @@ PyTorch in little time and memory."""
 from __future__ import annotations
 
 import copy
-from typing import Any, Iterator
+from typing import Any, Iterator, Union
 
 import torch
 
@@ -16,6 +16,7 @@ FEWEST = 3
 POSITIONS = 16
 
 Inputs = tuple[torch.Tensor, ...]
+Layers = Union[torch.nn.ModuleList, torch.nn.Sequential]
 
 
 def with_few_layers(model: torch.nn.Module, loss_fn: Any) -> tuple[torch.nn.Module, Any, str]:
@@ -41,11 +42,11 @@ def with_few_layers(model: torch.nn.Module, loss_fn: Any) -> tuple[torch.nn.Modu
     return model, loss_fn, f"{kept} of {all_} layers" if all_ else ""
 
 
-def _outermost(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def _outermost(model: torch.nn.Module) -> Iterator[Layers]:
     """Yields the lists of layers that are in no other list that is shortened."""
     for child in model.children():
-        listed = isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential))
-        if listed and len(child) >= FEWEST and len({_kind(c) for c in child}) < len(child):
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and len(child) >= FEWEST and (
+                len({_kind(c) for c in child}) < len(child)):
             yield child
         else:
             yield from _outermost(child)
@@ -69,7 +70,7 @@ def with_few_positions(inputs: Inputs, positions: int) -> Iterator[Inputs]:
         yield inputs
         return
     for start in (0, length - positions):
-        def cut(t: torch.Tensor, start=start) -> torch.Tensor:
+        def cut(t: torch.Tensor, start: int = start) -> torch.Tensor:
             for dim in range(1, t.dim()):
                 if t.shape[dim] == length:
                     t = t.narrow(dim, start, positions)

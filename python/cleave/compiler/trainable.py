@@ -6,14 +6,18 @@ the model that was compiled."""
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..messages import some_names, warn
 from ..runtime.state import wide_type
 
+if TYPE_CHECKING:
+    from ..trace.model import TracedModel
 
-def check_types(model) -> None:
+
+def check_types(model: torch.nn.Module) -> None:
     """Raises TypeError unless all trained parameters are float32 or have 16 bits. Frozen ones
     may have other types, if the model casts them before use."""
     other = {name: p.dtype for name, p in model.named_parameters()
@@ -28,7 +32,7 @@ def check_types(model) -> None:
         )
 
 
-def asked_precision(traced) -> str:
+def asked_precision(traced: TracedModel) -> str:
     """The precision that a traced model asks for; "f32" if for none. Raises ValueError if it asks
     for two."""
     if len(traced.precisions) > 1:
@@ -37,7 +41,7 @@ def asked_precision(traced) -> str:
     return next(iter(traced.precisions), "f32")
 
 
-def check_trained(model, traced) -> None:
+def check_trained(model: torch.nn.Module, traced: TracedModel) -> None:
     """Raises CompileError, with the reason, if the step would train nothing."""
     from .. import _cleave
 
@@ -55,7 +59,8 @@ def check_trained(model, traced) -> None:
     raise _cleave.CompileError(f"the model cannot be trained: {reason}")
 
 
-def check_statistics(traced, statistics, parts, deterministic) -> None:
+def check_statistics(traced: TracedModel, statistics: str, parts: int,
+                     deterministic: int | None) -> None:
     """Raises CompileError where batch normalisation does not go with how a batch is
     computed."""
     from .. import _cleave
@@ -75,7 +80,7 @@ def check_statistics(traced, statistics, parts, deterministic) -> None:
         )
 
 
-def coupled_samples(message: str, parts: int, deterministic) -> str:
+def coupled_samples(message: str, parts: int, deterministic: int | None) -> str:
     """The compiler's `message`, which says that a part of the batch needs the samples of another
     one, in words of the model."""
     place = re.match(r".*?:\d+:\d+: ", message)
@@ -92,12 +97,12 @@ def coupled_samples(message: str, parts: int, deterministic) -> str:
 class Known:
     """A model as it was traced, of which a batch of another shape makes a further trace."""
 
-    def __init__(self, model):
+    def __init__(self, model: torch.nn.Module) -> None:
         self._parameters = {name: (list(p.shape), p.requires_grad)
                             for name, p in model.named_parameters()}
         self._facts = _facts(model)
 
-    def check(self, model) -> None:
+    def check(self, model: torch.nn.Module) -> None:
         """Raises ValueError if parameters are other ones, which a step cannot follow; warns of what
         else has changed."""
         now = {name: (list(p.shape), p.requires_grad) for name, p in model.named_parameters()}
@@ -117,17 +122,17 @@ class Known:
                  "they are")
 
 
-def _parameter(facts) -> str:
+def _parameter(facts: tuple[list[int], bool] | None) -> str:
     if facts is None:
         return "not there"
     shape, trained = facts
     return f"{'trained' if trained else 'frozen'} {shape}"
 
 
-def _facts(model) -> dict:
+def _facts(model: torch.nn.Module) -> dict[str, Any]:
     """What a forward may read of a model beside tensors, by name: numbers and text in public
     attributes, classes and the number of hooks."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, part in model.named_modules():
         place = f"{name}." if name else ""
         found[f"the class of {name or 'the model'}"] = type(part)
@@ -140,7 +145,7 @@ def _facts(model) -> dict:
     return found
 
 
-def other_types(model) -> str:
+def other_types(model: torch.nn.Module) -> str:
     """A possible reason for an error about types."""
     other = [name for name, p in model.named_parameters()
              if p.dtype.is_floating_point and wide_type(p.dtype) != torch.float32]

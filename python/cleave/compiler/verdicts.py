@@ -15,9 +15,12 @@ import json
 import os
 import sys
 import sysconfig
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 import torch
+
+if TYPE_CHECKING:
+    from ..trace.model import TracedModel
 
 #: Folders of installed packages, whose files change by being installed anew.
 _INSTALLED = tuple({folder + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -25,8 +28,8 @@ _INSTALLED = tuple({folder + os.sep for name in ("stdlib", "platstdlib", "pureli
                     for folder in (path, os.path.realpath(path))})
 
 
-def key(model: torch.nn.Module, loss_fn: Any, traced, options: Mapping[str, Any],
-        shapes: list) -> list[str] | None:
+def key(model: torch.nn.Module, loss_fn: Any, traced: TracedModel, options: Mapping[str, Any],
+        shapes: Sequence[object]) -> list[str] | None:
     """What the result of a comparison follows from; None if code of the model is in no file,
     as in a notebook."""
     if not all(map(_in_file, _code(model, loss_fn))):
@@ -57,7 +60,7 @@ def keep(key: list[str] | None) -> None:
         _cleave.note_finding(key)
 
 
-def _code(model: torch.nn.Module, loss_fn: Any):
+def _code(model: torch.nn.Module, loss_fn: Any) -> Iterator[object]:
     """The functions that a model is made of, as far as they are not torch's own."""
     for owner in (*model.modules(), loss_fn):
         for kind in type(owner).__mro__:
