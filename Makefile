@@ -24,7 +24,7 @@ help:
 	@echo "make test-all   the same, with the long proofs in full"
 	@echo "make check-lit | check-unit | check-py FILTER=words"
 	@echo "                one suite; of it the tests whose names have the words"
-	@echo "make lint       clang-format, ruff and words, without changes"
+	@echo "make lint       clang-format, ruff, mypy and words"
 	@echo "make bench      step time and memory beside PyTorch's, of two devices"
 	@echo "                also beside JAX's; compile time"
 	@echo "make test-cuda  equality with the CPU on this machine's GPU"
@@ -51,11 +51,11 @@ build: dependencies $(BUILD)/build.ninja
 test: build
 	$(VENV) test/run.py --build $(BUILD)
 
-# Forms of C++, mistakes in Python and words, which need no build.
+# Forms of C++, and mistakes and types in Python, that need no build.
 lint: dependencies
 	git ls-files '*.h' '*.cpp' | xargs clang-format-22 --dry-run -Werror
 	$(VENV) -m ruff check
-	$(VENV) scripts/check_words.py
+	$(VENV) -m mypy
 
 check-lit check-unit check-py: check-%: build
 	$(VENV) test/run.py --build $(BUILD) --suite $(patsubst py,python,$*) $(if $(FILTER),--filter "$(FILTER)")
