@@ -21,7 +21,7 @@ class Channel:
         try:
             return ray.get(self.actor.call.remote(method, args, kwargs))
         except ray.exceptions.RayTaskError as error:
-            raise error.cause
+            raise error.cause from error
         except ray.exceptions.RayActorError:
             raise Stopped from None
 

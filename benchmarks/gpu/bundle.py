@@ -112,7 +112,7 @@ def losses_of(build, artifact, tokens, steps):
 def write_tokens(path, count, vocab):
     """A chain in which each token decides the next one, most of the time."""
     state, tokens = 1, []
-    for i in range(count):
+    for _ in range(count):
         state = (state * 1103515245 + 12345) % (1 << 31)
         tokens.append((tokens[-1] * 7 + 3) % vocab if tokens and state % 8 else state % vocab)
     path.write_bytes(struct.pack(f"<{count}H", *tokens))

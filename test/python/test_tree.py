@@ -279,6 +279,6 @@ def test_names_are_unique():
             seen[path.name].append(relative)
     mirrored = ("Graph/IR/Canonicalization", "Graph/IR/Costs", "Graph/IR/Gradients",
                 "Graph/IR/ShapeInference", "Graph/IR/ShardingRules", "Interpreter/Models")
-    for name, where in seen.items():
+    for where in seen.values():
         rest = [w for w in where if not any(part in w for part in mirrored)]
         assert len(rest) <= 1, rest

@@ -157,7 +157,7 @@ def units(x, kind):
 
 
 EXACT = {"ext", "trunc", "fptosi", "sitofp", "uitofp", "addf", "subf", "mulf", "divf", "remf",
-         "maximumf", "minimumf", "maxnumf", "minnumf", "negf", "absf", "floor", "ceil", "trunc",
+         "maximumf", "minimumf", "maxnumf", "minnumf", "negf", "absf", "floor", "ceil",
          "round", "roundeven", "sqrt", "cmpf", "constant", "through"}
 
 

@@ -136,7 +136,7 @@ def test_sums_are_those_of_the_report(options, models, tmp_path):
                 f"{name}: each device sends", one)]
             assert line.endswith(f"each device sends {format_bytes(own['bytes'])} in "
                                  f"{own['count']} collectives")
-        for count, kind, axes, size, rest in texts:
+        for count, kind, axes, _, rest in texts:
             listed = re.search(r", because ([^:]*\bthese (?:are|read) [^:]*): (.*)$", rest)
             if not listed:
                 continue

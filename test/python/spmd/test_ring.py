@@ -64,7 +64,7 @@ def test_devices_do_the_same(parts):
     assert len(queries) == len(keys) == parts
     work = np.zeros(parts)
     pairs = set()
-    for step, (rows, columns) in enumerate(zip(queries, keys)):
+    for rows, columns in zip(queries, keys):
         pieces = len(rows) // parts
         chunk = length // len(rows)
         for device in range(parts):

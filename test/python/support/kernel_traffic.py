@@ -250,7 +250,7 @@ def count(text, module):
                 columns = True
                 trips = min(trips, (kernel.valid / vector) * (vector if line.startswith("const")
                                                               else 1)) if flat else trips
-            for sign, name, number, place in _accesses(line):
+            for _, name, number, place in _accesses(line):
                 if name == "scratch":
                     traffic.scratch += trips * number * vector
                     continue

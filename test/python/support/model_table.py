@@ -84,7 +84,7 @@ def page(table):
     if len(table) < len(classes()):
         lines += [f"{len(table)} of {len(classes())} classes were tried.", ""]
     lines += [f"- {count[s]} **{s}**: {meaning}" for s, meaning in MEANINGS.items() if count[s]]
-    for status, meaning in MEANINGS.items():
+    for status in MEANINGS:
         own = {n: f for n, f in table.items() if f["status"] == status}
         if not own:
             continue
