@@ -56,6 +56,7 @@ lint: dependencies
 	git ls-files '*.h' '*.cpp' | xargs clang-format-22 --dry-run -Werror
 	$(VENV) -m ruff check
 	$(VENV) -m mypy
+	$(VENV) scripts/check_words.py
 
 check-lit check-unit check-py: check-%: build
 	$(VENV) test/run.py --build $(BUILD) --suite $(patsubst py,python,$*) $(if $(FILTER),--filter "$(FILTER)")
