@@ -113,6 +113,8 @@ docs: build
 	$(BUILD)/bin/cleave-status > docs/Status.md
 	$(VENV) scripts/write_options.py > docs/Options.md.new
 	mv docs/Options.md.new docs/Options.md
+	$(VENV) scripts/write_groups.py > docs/groups.py.new
+	mv docs/groups.py.new python/cleave/compiler/groups.py
 	test -x $(BUILD)/docs/venv/bin/python || python3 -m venv $(BUILD)/docs/venv
 	$(BUILD)/docs/venv/bin/python -m pip install --quiet \
 	  --disable-pip-version-check -r docs/requirements.txt

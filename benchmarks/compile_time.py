@@ -19,7 +19,7 @@ import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2"]
-FLAGS += ["--clip", "1.0"]
+FLAGS += ["--max-grad-norm", "1.0"]
 
 
 def trace(family, layers, folder, batch=1):

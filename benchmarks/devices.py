@@ -22,10 +22,10 @@ CORES = 2
 SINGLE_RANK = "cleave, one rank"
 RECIPES = {
     SINGLE_RANK: [],
-    "cleave tp=2": ["--mesh", "tp=2", "--recipe", "megatron"],
-    "cleave tp=2, sp": ["--mesh", "tp=2", "--recipe", "megatron-sp"],
+    "cleave tp=2": ["--mesh", "tp=2", "--plan", "megatron"],
+    "cleave tp=2, sp": ["--mesh", "tp=2", "--plan", "megatron-sp"],
     "cleave dp=2": ["--mesh", "dp=2"],
-    "cleave dp=2, zero1": ["--mesh", "dp=2", "--recipe", "zero1"],
+    "cleave dp=2, zero1": ["--mesh", "dp=2", "--plan", "zero1"],
 }
 
 # The settings of the peers; which one is fastest depends on the machine.

@@ -19,7 +19,7 @@ import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--hidden", "12288", "--heads", "96", "--seq", "2048", "--vocab", "51200"]
-FLAGS = ["--optimizer", "adamw", "--clip", "1.0", "--emit=local", "-o", os.devnull]
+FLAGS = ["--optimizer", "adamw", "--max-grad-norm", "1.0", "--emit=local", "-o", os.devnull]
 PLANS = [
     ("dp=128,tp=8", "megatron-sp,zero1"),
     ("dp=128,tp=8", "megatron,zero3"),
@@ -31,7 +31,7 @@ def partition(compiler, model, mesh, plan):
     """Compiles a model; returns wall time and processor time in seconds, and peak memory in
     MiB."""
     start = time.perf_counter()
-    command = [compiler, model, "--mesh", mesh, "--recipe", plan, *FLAGS]
+    command = [compiler, model, "--mesh", mesh, "--plan", plan, *FLAGS]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status):

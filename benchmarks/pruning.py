@@ -51,8 +51,9 @@ def train(options, batches, prune=None, quantize=None, start=None):
     ids = batches.draw(0)
     optimizer = cleave.AdamW(lr=cleave.cosine(options.lr, warmup=min(50, options.steps // 10),
                                               steps=options.steps), weight_decay=0.1)
-    step = cleave.compile(model, (ids, ids), optimizer=optimizer, prune=prune, quantize=quantize,
-                          check="off", threads=options.threads)
+    step = cleave.compile(model, (ids, ids), optimizer=optimizer,
+                          lossy=cleave.Lossy(prune=prune, quantize=quantize), check="off",
+                          target=cleave.Target(threads=options.threads))
     times = []
     for number in range(options.steps):
         ids = batches.draw(number + 1 + (0 if start is None else 10 ** 6))

@@ -64,7 +64,7 @@ class Job:
                                     torch.nn.Linear(width, 4))
         self.rule = torch.randn(32, 4, generator=self.generator)
         self.step = cleave.compile(model, self.batch(), loss_fn=torch.nn.functional.cross_entropy,
-                                   optimizer=cleave.AdamW(lr=1e-3), threads=1)
+                                   optimizer=cleave.AdamW(lr=1e-3), target=cleave.Target(threads=1))
         self.losses = []
 
     def batch(self):

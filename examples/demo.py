@@ -136,12 +136,9 @@ def run_cleave(folder, options):
     data = batches(folder, options)
     first = next(data)
     start = time.perf_counter()
-    step = cleave.compile(
-        model,
-        example_inputs={"input_ids": first, "labels": first},
-        optimizer=cleave.AdamW(lr=3e-4, weight_decay=0.1),
-        threads=options.threads,
-    )
+    step = cleave.compile(model, example_inputs={"input_ids": first, "labels": first},
+                          optimizer=cleave.AdamW(lr=3e-4, weight_decay=0.1),
+                          target=cleave.Target(threads=options.threads))
     del model
     say(compiled=time.perf_counter() - start, arena=step.memory()["arena"])
     for ids in [first, *data]:

@@ -73,7 +73,8 @@ def train(options, **settings):
     data = list(batches(options))
     try:
         step = cleave.compile(model_for(options), {"input_ids": data[0], "labels": data[0]},
-                              optimizer=cleave.AdamW(lr=1e-3), threads=1, **settings)
+                              optimizer=cleave.AdamW(lr=1e-3), target=cleave.Target(threads=1),
+                              **settings)
     except (cleave.CompileError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     return step, [float(step(ids, ids)) for ids in data]
@@ -235,7 +236,7 @@ def main():
     folder = pathlib.Path(options.work)
     folder.mkdir(parents=True, exist_ok=True)
     step, losses = train(options, mesh=MESH, plan=PLANS[options.plan],
-                         micro_batches=MICRO_BATCHES, schedule=options.schedule)
+                         micro_batches=MICRO_BATCHES, pipeline=options.schedule)
     _, alone = train(options)
     explain(step, options)
     draw(step, options, folder / "ranks.svg")

@@ -76,8 +76,8 @@ def build(width):
 
 def compile_step(width, batch, horizon, rate):
     """A step of plain gradient descent, whose change of the weights is the gradient."""
-    return cleave.compile(build(width), batch, optimizer=cleave.SGD(lr=rate), grad_horizon=horizon,
-                          modules=[f"blocks.{k}." for k in range(1, MODULES)])
+    return cleave.compile(build(width), batch, optimizer=cleave.SGD(lr=rate),
+                          interlock=cleave.Interlock(horizon, modules=[f"blocks.{k}." for k in range(1, MODULES)]))
 
 
 #: The first weight of each module.

@@ -111,10 +111,10 @@ class Trainer:
     def run(self):
         options, sent = self.options, []
         batch = self.tensors(0)
-        step = cleave.compile(
-            build(), example_inputs=batch, loss_fn=torch.nn.functional.cross_entropy,
-            optimizer=cleave.AdamW(lr=1e-2), mesh={"dp": options.ranks},
-            threads=1 if options.nodes == "processes" else options.ranks)
+        step = cleave.compile(build(), example_inputs=batch,
+                              loss_fn=torch.nn.functional.cross_entropy,
+                              optimizer=cleave.AdamW(lr=1e-2), mesh={"dp": options.ranks},
+                              target=cleave.Target(threads=1 if options.nodes == "processes" else options.ranks))
         for number in range(options.steps):
             loss = step(*batch)
             if (number + 1) % options.every == 0 or number + 1 == options.steps:

@@ -31,7 +31,7 @@ TABLES = {
 
 #: The names in the Python reference, in this order.
 PYTHON = (
-    "cleave.compiler.api.compile", "cleave.runtime.step.Step", "cleave.reports.text.Reports",
+    "cleave.compiler.api.compile", "cleave.compiler.groups", "cleave.runtime.step.Step", "cleave.reports.text.Reports",
     "cleave.runtime.checkpoint.Checkpoints", "cleave.runtime.checkpoint.load", "cleave.runtime.results",
     "cleave.training.optim", "cleave.compiler.shardings.P", "cleave.trace.trace", "cleave.models",
     "cleave.models.size.Size", "cleave.moe", "cleave.feed.reader.Feed", "cleave.feed.sqlite.SQLite",

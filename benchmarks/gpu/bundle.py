@@ -42,22 +42,22 @@ class Case:
 
 
 CASES = [
-    Case("gpt-f32", ["gpt"], ["--clip=1"]),
-    Case("gpt-bf16", ["gpt"], ["--precision=bf16", "--clip=1"]),
+    Case("gpt-f32", ["gpt"], ["--max-grad-norm=1"]),
+    Case("gpt-bf16", ["gpt"], ["--precision=bf16", "--max-grad-norm=1"]),
     Case("gpt-fp16", ["gpt"], ["--precision=fp16"]),
     Case("gpt-dropout", ["gpt", "--dropout=0.1"], ["--precision=bf16"]),
     Case("llama-bf16", ["llama", "--kv-heads=2"], ["--precision=bf16"]),
     Case("mixtral-f32", ["mixtral"], []),
     Case("gpt-offload", ["gpt"], ["--precision=bf16", "--offload=state"]),
     Case("gpt-micro", ["gpt"], ["--micro-batches=4", "--recompute=full"]),
-    Case("gpt-zero2", ["gpt"], ["--mesh=dp=2", "--recipe=zero2"], 2),
-    Case("gpt-zero3", ["gpt"], ["--mesh=dp=4", "--recipe=zero3", "--precision=bf16"], 4),
-    Case("gpt-sp", ["gpt"], ["--mesh=tp=2", "--recipe=megatron-sp"], 2),
+    Case("gpt-zero2", ["gpt"], ["--mesh=dp=2", "--plan=zero2"], 2),
+    Case("gpt-zero3", ["gpt"], ["--mesh=dp=4", "--plan=zero3", "--precision=bf16"], 4),
+    Case("gpt-sp", ["gpt"], ["--mesh=tp=2", "--plan=megatron-sp"], 2),
     Case("gpt-zb", ["gpt"], ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1"], 2),
-    Case("gpt-all", ["gpt"], ["--mesh=dp=2,tp=2,pp=2", "--recipe=megatron-sp,zero1",
+    Case("gpt-all", ["gpt"], ["--mesh=dp=2,tp=2,pp=2", "--plan=megatron-sp,zero1",
                               "--micro-batches=2"], 8),
     # Attention by generated kernels, and by cuDNN.
-    Case("gpt-bf16-d64", ["gpt"], ["--precision=bf16", "--clip=1"], sizes=WIDER,
+    Case("gpt-bf16-d64", ["gpt"], ["--precision=bf16", "--max-grad-norm=1"], sizes=WIDER,
          runs={"gpt-bf16-d64-kernels": {"CLEAVE_CUDNN": "off"},
                "gpt-bf16-d64-cudnn": {"CLEAVE_CUDNN": "required"}}),
 ]
@@ -199,7 +199,7 @@ class Bundle:
             own = f"{name}-{end}" if end else name
             wide = "--residual=f32" in flags
             print(f"{prefix} {own} ...", file=sys.stderr, flush=True)
-            self.compile_cuda(model, f"{prefix}-{own}", "--precision=bf16", "--clip=1",
+            self.compile_cuda(model, f"{prefix}-{own}", "--precision=bf16", "--max-grad-norm=1",
                               f"--micro-batches={parts}", *flags, "--report", report,
                               f"--predict={self.options.predict}")
             facts = json.loads(report.read_text())

@@ -22,6 +22,8 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/DialectRegistry.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassOptions.h"
 #include "mlir/Transforms/Passes.h"
 
 void cleave::registerAllDialects(mlir::DialectRegistry &registry) {
@@ -45,7 +47,31 @@ void cleave::registerAllDialects(mlir::DialectRegistry &registry) {
   exec::registerMicroBatchValueModels(registry);
 }
 
+namespace {
+/// The options of `--spmd-seed-shardings`.
+struct SeedOptions : mlir::PassPipelineOptions<SeedOptions> {
+  Option<int64_t> microBatches{*this, "micro-batches", llvm::cl::init(1)};
+  Option<int64_t> grains{*this, "grains", llvm::cl::init(0)};
+};
+} // namespace
+
+/// Passes by the names that they had in an earlier version.
+static void registerFormerNames() {
+  using namespace cleave;
+  mlir::PassPipelineRegistration<SeedOptions>(
+      "spmd-place", "The former name of --spmd-seed-shardings",
+      [](mlir::OpPassManager &passes, const SeedOptions &options) {
+        llvm::errs() << "warning: --spmd-place is --spmd-seed-shardings now; "
+                        "the former name goes with the next version\n";
+        spmd::PlaceOptions own;
+        own.microBatches = options.microBatches;
+        own.grains = options.grains;
+        passes.addPass(spmd::createPlace(own));
+      });
+}
+
 void cleave::registerAllPasses() {
+  registerFormerNames();
   mlir::registerCanonicalizerPass();
   mlir::registerCSEPass();
   mlir::registerSymbolDCEPass();

@@ -1,5 +1,4 @@
-//===- GenerateCode.cpp - From a module to an artifact
-//----------------------===//
+//===- GenerateCode.cpp - From a module to an artifact --------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

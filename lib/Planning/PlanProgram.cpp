@@ -7,6 +7,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/PlanProgram.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Executable/Cuda/CudnnPlan.h"
 #include "cleave/Executable/Format/ExchangeOrder.h"
 #include "cleave/Executable/Format/ShardLayout.h"
@@ -22,19 +23,26 @@ using namespace mlir;
 using namespace cleave;
 
 /// What a checkpoint says of how the program updates.
-static std::string describe(const PhaseOptions &phases) {
-  const graph::OptimizerOptions &options = phases.optimizer;
-  llvm::json::Object facts{{"kind", options.rule},
-                           {"max_grad_norm", options.maxGradNorm}};
-  if (const graph::OptimizerRule *rule = graph::findOptimizerRule(options.rule))
+static std::string describe(const CompileOptions &options) {
+  const graph::OptimizerOptions &optimizer = options.phases.optimizer;
+  llvm::json::Object facts{{"kind", optimizer.rule},
+                           {"max_grad_norm", optimizer.maxGradNorm}};
+  if (const graph::OptimizerRule *rule =
+          graph::findOptimizerRule(optimizer.rule))
     for (const graph::OptimizerSetting &setting : rule->settings()) {
-      double value = options.get(setting.name);
+      double value = optimizer.get(setting.name);
       facts[setting.name] = setting.isFlag ? llvm::json::Value(value != 0.0)
                                            : llvm::json::Value(value);
     }
+  llvm::json::Object all{{"optimizer", std::move(facts)}};
+  for (const Option &option : optionTable())
+    // What is off by default is said where it is on.
+    if (option.fact &&
+        (option.kind == OptionKind::Choice || !option.isDefault(options)))
+      std::visit([&](const auto &value) { all[option.key()] = value; },
+                 option.get(options));
   std::string text;
-  llvm::raw_string_ostream(text) << llvm::json::Value(llvm::json::Object{
-      {"optimizer", std::move(facts)}, {"precision", phases.precision}});
+  llvm::raw_string_ostream(text) << llvm::json::Value(std::move(all));
   return text;
 }
 
@@ -71,7 +79,7 @@ static void finishProgram(runtime::Program &program, bool alone,
   }
   program.lossScaling = options.lossScaling;
   program.lossScaling.used = options.phases.scalesLoss();
-  program.metadata = describe(options.phases);
+  program.metadata = describe(options);
 }
 
 FailureOr<PlannedProgram> cleave::planProgram(ModuleOp module,

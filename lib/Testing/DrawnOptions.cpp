@@ -8,6 +8,7 @@
 #include "cleave/Testing/DrawnOptions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 #include "mlir/Pass/PassManager.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -329,6 +330,30 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   return result;
 }
 
+/// The value of an option among few; whether it is given, for sizes and for
+/// numbers that are none by default. Empty for layouts, of which there are
+/// many.
+static std::string shownValue(const Option &option,
+                              const CompileOptions &options) {
+  static const CompileOptions defaults;
+  bool isDefault = option.isDefault(options);
+  OptionValue value = option.get(options);
+  if (auto *text = std::get_if<std::string>(&value)) {
+    if (option.kind == OptionKind::Choice ||
+        option.group != OptionGroup::Layout)
+      return isDefault && option.kind != OptionKind::Choice
+                 ? "default"
+                 : StringRef(*text).split(',').first.str();
+    return "";
+  }
+  if (option.kind == OptionKind::Integer &&
+      std::get<int64_t>(option.get(defaults)) > 0)
+    return std::to_string(std::get<int64_t>(value));
+  if (auto *flag = std::get_if<bool>(&value))
+    return *flag ? "true" : "false";
+  return isDefault ? "false" : "true";
+}
+
 std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   const PhaseOptions &own = options.phases;
   const graph::OptimizerOptions &optimizer = own.optimizer;
@@ -341,31 +366,10 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
        graph::findOptimizerRule(optimizer.rule)->settings())
     if (!setting.drawn.empty())
       add(setting.name, optimizer.get(setting.name) > 0);
-  add("clip", optimizer.maxGradNorm > 0);
-  add("optimizer_fusion", own.optimizerFusion);
-  add("check_finite", own.checkFinite);
-  add("precision", own.precision);
-  add("residual", own.residual);
-  add("fused_attention", own.fusedAttention);
-  add("recompute", own.recompute);
-  add("save_precision", own.savePrecision);
-  add("activation_reduction", own.activationReduction);
-  add("gradient_dtype", own.gradientType);
-  add("merge_products", own.mergeProducts);
-  add("offload", own.offload);
-  add("compress", StringRef(own.compress).split(',').first);
-  if (!own.compress.empty())
-    add("compress_over", own.compressOver);
-  add("prune", own.prune);
-  add("quantize", own.quantize);
-  add("update_delay", own.updateDelay.empty() ? "0" : own.updateDelay);
-  add("micro_batches", own.microBatches);
-  add("grains", own.grains);
-  add("gather", own.pipeGather.empty() ? "default" : own.pipeGather);
-  add("chunked_loss", own.maxLogitsBytes < 1024);
+  for (const Option &option : optionTable())
+    if (std::string value = shownValue(option, options); !value.empty())
+      add(option.key(), value);
   add("write_out", own.writeOutActions);
-  add("collective_chunks", own.collectiveChunks);
-  add("horizon", own.gradHorizon > 0);
   add("parameter_settings", !options.parameters.empty());
   add("parameter_rules",
       llvm::any_of(options.parameters, [](const auto &entry) {
@@ -377,15 +381,6 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   else
     for (const spmd::RecipeCall &call : plan->recipes)
       add("recipe", call.name);
-  if (!StringRef(own.mesh).contains("pp="))
-    return result;
-  add("schedule", own.schedule.empty() ? "default" : own.schedule);
-  add("slices", own.pipeSlices);
-  add("stage_density", own.stageDensity.has_value());
-  add("post_validation", own.postValidation);
-  add("chunks", own.chunks > 0);
-  add("saved_bytes", own.maxSavedBytes >= 0);
-  add("staleness", own.maxStaleness >= 0);
   return result;
 }
 

@@ -46,7 +46,7 @@ std::vector<StepForm> cleave::allPhases() {
   for (int64_t microBatches : {1, 2, 4}) {
     std::string number = std::to_string(microBatches);
     std::string place =
-        ",spmd-place{micro-batches=" + number + "},spmd-propagate";
+        ",spmd-seed-shardings{micro-batches=" + number + "},spmd-propagate";
     std::string local = place + ",spmd-partition,spmd-verify";
     bool one = microBatches == 1;
     phases.push_back(
@@ -82,7 +82,7 @@ std::vector<StepForm> cleave::allPhases() {
       cuts += (i > 1 ? "," : "") + std::string(kDrawnCut);
     auto staged = [&](StringRef microBatches) {
       return (",spmd-apply-recipes{mesh=pp=" + number +
-              "},spmd-place{micro-batches=" + microBatches +
+              "},spmd-seed-shardings{micro-batches=" + microBatches +
               "},spmd-propagate,spmd-partition,spmd-verify,pipe-split-stages{"
               "at=" +
               cuts + "},pipe-recompute,pipe-schedule,pipe-verify")
@@ -114,7 +114,7 @@ std::vector<StepForm> cleave::allPhases() {
                    const char *expected) {
       StepForm form{"sharded " + (name + number), pipeline, expected};
       form.shardedMicroBatches = microBatches;
-      form.sharded = "spmd-place{micro-batches=" + number +
+      form.sharded = "spmd-seed-shardings{micro-batches=" + number +
                      "},spmd-pad,spmd-propagate,spmd-partition,spmd-verify";
       if (expected != StringRef("step"))
         form.sharded += ",spmd-optimize-collectives,spmd-verify";
@@ -144,13 +144,13 @@ std::vector<StepForm> cleave::allPhases() {
     std::string cuts = kDrawnCut.str();
     for (int64_t i = 2; i < own.stages; ++i)
       cuts += "," + kDrawnCut.str();
-    form.sharded =
-        "spmd-place{micro-batches=" + std::to_string(own.microBatches) +
-        "},spmd-pad,spmd-propagate,spmd-partition,"
-        "spmd-optimize-collectives,spmd-verify,pipe-split-stages{"
-        "at=" +
-        cuts + " slices=" + own.slices +
-        "},pipe-recompute,pipe-schedule,pipe-verify";
+    form.sharded = "spmd-seed-shardings{micro-batches=" +
+                   std::to_string(own.microBatches) +
+                   "},spmd-pad,spmd-propagate,spmd-partition,"
+                   "spmd-optimize-collectives,spmd-verify,pipe-split-stages{"
+                   "at=" +
+                   cuts + " slices=" + own.slices +
+                   "},pipe-recompute,pipe-schedule,pipe-verify";
     phases.push_back(form);
   }
   return phases;

@@ -49,14 +49,14 @@ def close_names(name: str, names: Iterable[str]) -> list[str]:
             or difflib.get_close_matches(name, names, n=1, cutoff=0.0))
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the line that called this package."""
     if quiet:
         return
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def readable_places(text: str) -> str:

@@ -405,6 +405,26 @@ NB_MODULE(_cleave, m) {
       },
       nb::arg("options"), "Why options are refused; empty if they are not.");
   m.def(
+      "option_facts",
+      [](const std::string &options) {
+        auto parsed = parseCompileOptions(options);
+        if (!parsed)
+          raise(parsed.takeError());
+        return llvm::formatv(
+                   "{0}", llvm::json::Value(llvm::json::Object{
+                              {"updates_each",
+                               pipelineShape(parsed->phases).asynchronous},
+                              {"reduces_next", reducesNext(parsed->phases)}}))
+            .str();
+      },
+      nb::arg("options"),
+      "What follows from options, as JSON: whether there is an update after "
+      "each micro-batch, and whether ranks add up gradients in the next step.");
+  m.def(
+      "option_warnings",
+      [](const std::string &options) { return warnOfOptions(options); },
+      nb::arg("options"), "What of options has no effect, or a former name.");
+  m.def(
       "check_architecture",
       [](const std::string &name) { return checkArchitecture(name); },
       nb::arg("name"));

@@ -6,10 +6,10 @@
 // RUN: cleave-compile %s --emit=scheduled | FileCheck %s --check-prefix=CHECKED
 // RUN: not cleave-compile %s --optimizer-fusion=backward --emit=scheduled 2>&1 | FileCheck %s --check-prefix=EARLY
 // RUN: not cleave-compile %s --check-finite=maybe --emit=scheduled 2>&1 | FileCheck %s --check-prefix=MAYBE
-// RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --emit=scheduled | FileCheck %s --check-prefix=FORWARD
-// RUN: not cleave-compile %s --optimizer-fusion=backward --clip=1 --check-finite=off --emit=scheduled 2>&1 | FileCheck %s --check-prefix=CLIP
+// RUN: cleave-compile %s --optimizer-fusion=forward --max-grad-norm=1 --emit=scheduled | FileCheck %s --check-prefix=FORWARD
+// RUN: not cleave-compile %s --optimizer-fusion=backward --max-grad-norm=1 --check-finite=off --emit=scheduled 2>&1 | FileCheck %s --check-prefix=CLIP
 // RUN: not cleave-compile %s --optimizer-fusion=sideways --emit=scheduled 2>&1 | FileCheck %s --check-prefix=UNKNOWN
-// RUN: cleave-compile %s --optimizer-fusion=forward --clip=1 --report=%t.json
+// RUN: cleave-compile %s --optimizer-fusion=forward --max-grad-norm=1 --report=%t.json
 // RUN: FileCheck %s --check-prefix=REPORT --input-file %t.json
 // RUN: not cleave-compile %s --precision=fp16 --optimizer-fusion=backward --plan-only 2>&1 | FileCheck %s --check-prefix=SCALED
 // RUN: not cleave-compile %s --precision=fp16 --check-finite=off --plan-only 2>&1 | FileCheck %s --check-prefix=UNCHECKED

@@ -65,9 +65,9 @@
 
 // What is fastest is found; within a limit, with less saved.
 // RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --emit=schedule | FileCheck %s --check-prefix=AUTO
-// RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-mib=0.0003 --emit=schedule | FileCheck %s --check-prefix=LITTLE
-// RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-mib=0.0002 --emit=schedule 2>&1 | FileCheck %s --check-prefix=NOTHING
-// RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule gpipe --max-saved-mib=0.0003 --emit=schedule 2>&1 | FileCheck %s --check-prefix=OVER
+// RUN: cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-bytes=0.0003MiB --emit=schedule | FileCheck %s --check-prefix=LITTLE
+// RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule auto --max-saved-bytes=0.0002MiB --emit=schedule 2>&1 | FileCheck %s --check-prefix=NOTHING
+// RUN: not cleave-compile %s --mesh pp=2 --micro-batches 4 --schedule gpipe --max-saved-bytes=0.0003MiB --emit=schedule 2>&1 | FileCheck %s --check-prefix=OVER
 // AUTO: # train, auto, 4 micro-batches
 // LITTLE: # position 0: {{.*}} saves at most 2 micro-batches, 256 B
 // LITTLE: # position 1: {{.*}} saves at most 1 micro-batch, 256 B
@@ -76,8 +76,8 @@
 
 // RUN: cleave-compile --schedule=help | FileCheck %s --check-prefix=LIST
 // RUN: not cleave-compile %s --mesh pp=2 --schedule=2f2b --emit=schedule 2>&1 | FileCheck %s --check-prefix=NAMES
-// RUN: not cleave-compile %s --mesh pp=2 --chunks 0 --emit=schedule 2>&1 | FileCheck %s --check-prefix=CHUNKS
-// CHUNKS: --chunks must be positive, not 0
+// RUN: not cleave-compile %s --mesh pp=2 --virtual-stages 0 --emit=schedule 2>&1 | FileCheck %s --check-prefix=CHUNKS
+// CHUNKS: --virtual-stages must be positive, not 0
 // LIST: zb-v{{ +}}2{{ +}}two chunks at each position
 // LIST: pipedream {{.*}}an update after each backward
 // LIST: auto

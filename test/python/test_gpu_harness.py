@@ -163,7 +163,7 @@ def test_torch_gpt_trains_as_cleave(tmp_path):
     go(sys.executable, "-m", "cleave.models", "gpt", *sizes, "--no-logits", "--weights",
        tmp_path / "cleave.safetensors", "-o", tmp_path / "gpt.mlir")
     assert "@logits" not in (tmp_path / "gpt.mlir").read_text()
-    go(tool("cleave-compile"), tmp_path / "gpt.mlir", "--clip=1", "--micro-batches=2",
+    go(tool("cleave-compile"), tmp_path / "gpt.mlir", "--max-grad-norm=1", "--micro-batches=2",
        "--threads=1", "-o", tmp_path / "gpt.so")
     go(tool("cleave-run"), tmp_path / "gpt.so", "--weights", weights, "--data", tokens, "--lr=1e-2",
        "--lr-schedule=constant", "--log", log, *schedule)

@@ -13,6 +13,7 @@ from torch import nn
 
 import cleave
 from cleave.testing.tools import ToolError, run_tool, tool
+from cleave.compiler.entrance import grouped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 #: The end of a literal, and what is written behind it.
@@ -118,7 +119,7 @@ X = torch.ones(4, 4)
 def test_compiling_names_inputs(model, arguments, options, message):
     *examples, loss = arguments if callable(arguments[-1]) else [*arguments, None]
     with pytest.raises(cleave.CompileError, match=re.escape(message)) as caught:
-        cleave.compile(model, tuple(examples), *([loss] if loss else []), **options)
+        cleave.compile(model, tuple(examples), *([loss] if loss else []), **grouped(**options))
     assert not re.search(r"func\.func|(argument|operand|result) \d", str(caught.value))
 
 

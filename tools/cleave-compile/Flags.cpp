@@ -36,8 +36,8 @@ void cleave::listSchedules(raw_ostream &os) {
                         generator.chunks ? std::to_string(generator.chunks)
                                          : "2 or more",
                         generator.description);
-  os << "auto         --chunks   the fastest by the estimated costs of the "
-        "stages, within --max-saved-mib\n"
+  os << "auto         --virtual-stages  the fastest by the estimated costs of "
+        "the stages, within --max-saved-bytes\n"
         "Saved values are counted in micro-batches of even stages, m of them, "
         "on p positions.\nIn bytes, those with a split backward (";
   std::string split;
@@ -55,7 +55,6 @@ std::string cleave::readOptions(const Flags &flags, CompileOptions &options) {
     return mistake;
   options.phases.optimizer.rule = flags.optimizer;
   (void)flags.settings.read(options.phases.optimizer.settings);
-  options.phases.optimizer.maxGradNorm = flags.clip;
   options.predict = flags.predict;
   if (std::string mistake = flags.options.read(options); !mistake.empty())
     return mistake;

@@ -42,7 +42,8 @@ private:
 class OptionFlags {
 public:
   OptionFlags();
-  /// Sets what the command line gives. Returns why it is wrong, else "".
+  /// Sets what the command line gives. Warns of former names. Returns why it
+  /// is wrong, else "".
   std::string read(CompileOptions &out) const;
   /// Whether the command line has the flag of an option.
   bool given(llvm::StringRef name) const;
@@ -50,6 +51,8 @@ public:
 private:
   struct Flag {
     const Option *option;
+    /// Of a flag that is a former name.
+    const FormerName *former = nullptr;
     std::string text;
     std::unique_ptr<cl::opt<std::string>> value;
   };
@@ -139,8 +142,6 @@ struct Flags {
           "Settings of the parameters that terms match, as of --no-decay: "
           "'*wte*,ndim<2: optimizer=adamw lr-scale=0.1 beta2=0.95'. The "
           "first group that matches a parameter applies; may be repeated")};
-  NumberOption clip{"clip", cl::init(0.0), cl::cat(training),
-                    cl::desc("Clip the gradients' global 2-norm")};
   cl::opt<std::string> precisionPolicy{
       "precision-policy", cl::cat(training), cl::value_desc("file|text"),
       cl::desc("With --precision bf16, fp16 or fp8, ops that are computed "
@@ -178,7 +179,7 @@ std::string findMistake(const Flags &flags, CompileOptions options);
 /// valid.
 std::string checkFlags(const Flags &flags, const CompileOptions &options);
 
-/// The tables of `--recipe=help` and `--schedule=help`.
+/// The tables of `--plan=help` and `--schedule=help`.
 void listRecipes(llvm::raw_ostream &os);
 void listSchedules(llvm::raw_ostream &os);
 

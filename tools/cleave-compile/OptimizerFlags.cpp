@@ -69,7 +69,5 @@ std::string cleave::checkOptimizerFlags(const Flags &flags) {
   if (std::string mistake = graph::checkSettings(*rule, given);
       !mistake.empty())
     return mistake;
-  if (!(flags.clip >= 0 && std::isfinite(flags.clip)))
-    return "--clip is finite and not negative";
   return "";
 }

@@ -30,7 +30,10 @@ static std::string describe(const Option &option) {
 
 OptionFlags::OptionFlags() {
   // Flags refer to the texts, which must not move.
-  flags.reserve(optionTable().size());
+  size_t count = 0;
+  for (const Option &option : optionTable())
+    count += 1 + option.former.size();
+  flags.reserve(count);
   for (const Option &option : optionTable()) {
     if (option.flag.empty())
       continue;
@@ -48,6 +51,15 @@ OptionFlags::OptionFlags() {
       own.value->setValueStr(option.kind == OptionKind::Flag
                                  ? StringRef("on|off")
                                  : StringRef(option.form));
+    for (const FormerName &name : option.former) {
+      Flag &former = flags.emplace_back();
+      former.option = &option;
+      former.former = &name;
+      former.text = "The former name of --" + option.flag;
+      former.value = std::make_unique<cl::opt<std::string>>(
+          StringRef(name.name), cl::desc(former.text), cl::Hidden,
+          cl::cat(categoryOf(option.group)));
+    }
   }
 }
 
@@ -58,7 +70,16 @@ std::string OptionFlags::read(CompileOptions &out) const {
     StringRef text = flag.value->getValue();
     if (flag.option->kind == OptionKind::Flag && text.empty())
       text = "on";
-    if (auto mistake = flag.option->set(out, text, flag.option->unit))
+    if (flag.former && out.given.count(flag.option->name))
+      return "--" + flag.former->name + " is the former name of --" +
+             flag.option->flag + ": give one of them";
+    if (flag.former)
+      llvm::errs() << "warning: "
+                   << formerNote(*flag.option, flag.former->name,
+                                 Entrance::CommandLine)
+                   << "\n";
+    int64_t unit = flag.former ? flag.former->unit : flag.option->unit;
+    if (auto mistake = flag.option->set(out, text, unit))
       return mistake->str(Entrance::CommandLine);
   }
   return "";

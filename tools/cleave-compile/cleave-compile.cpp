@@ -53,7 +53,7 @@ static int writeFile(StringRef path,
   return error ? fail(llvm::toString(std::move(error))) : 0;
 }
 
-/// Whether the command line asks for the values of a flag, as in --recipe=help.
+/// Whether the command line asks for the values of a flag, as in --plan=help.
 static bool asks(int argc, char **argv, StringRef flag) {
   for (int i = 1; i < argc; ++i) {
     StringRef word = StringRef(argv[i]).ltrim('-');
@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
     categories.push_back(&categoryOf(option.group));
   cl::HideUnrelatedOptions(categories);
   // Help requests, which need no model.
-  if (asks(argc, argv, "recipe")) {
+  if (asks(argc, argv, "plan") || asks(argc, argv, "recipe")) {
     listRecipes(llvm::outs());
     return 0;
   }
@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
   if (!cl::ParseCommandLineOptions(
           argc, argv,
           "Cleave: compiles a model into a training step for this machine\n\n"
-          "  cleave-compile gpt2.mlir --clip 1.0 -o gpt2.so\n",
+          "  cleave-compile gpt2.mlir --max-grad-norm 1 -o gpt2.so\n",
           &llvm::errs()))
     return 2;
   CompileOptions options;

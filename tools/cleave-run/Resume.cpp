@@ -115,8 +115,9 @@ std::string Trainer::describeRun() const {
   if (Expected<llvm::json::Value> own =
           parseJson(session->getProgram().metadata)) {
     if (const llvm::json::Object *object = own->getAsObject()) {
-      if (const llvm::json::Value *precision = object->get("precision"))
-        facts["precision"] = *precision;
+      for (const auto &[name, value] : *object)
+        if (name != "optimizer")
+          facts[name] = value;
       if (const llvm::json::Object *optimizer = object->getObject("optimizer"))
         for (const auto &[name, value] : *optimizer)
           facts[("optimizer " + llvm::StringRef(name)).str()] = value;

@@ -30,9 +30,9 @@ enum class OptionKind : uint8_t { Flag, Integer, Number, Size, Choice, Text };
 
 /// The headings under which options are listed.
 enum class OptionGroup : uint8_t {
-  Step,
-  Precision,
   Layout,
+  Numerics,
+  Precision,
   Pipeline,
   Communication,
   Memory,
@@ -42,6 +42,9 @@ enum class OptionGroup : uint8_t {
 };
 /// "Pipeline", and what the group is about.
 llvm::StringRef groupTitle(OptionGroup group);
+/// The class of the group in Python; empty where its options are arguments of
+/// `cleave.compile` themselves.
+llvm::StringRef groupClass(OptionGroup group);
 
 /// A flag, an integer or a size in bytes, a number, or a text.
 using OptionValue = std::variant<bool, int64_t, double, std::string>;
@@ -58,11 +61,21 @@ struct OptionMistake {
   std::string str(Entrance entrance) const;
 };
 
+/// A name with underscores.
+std::string keyOfOption(llvm::StringRef name);
+
+/// A name that an option had in an earlier version, which is accepted with a
+/// warning, and the bytes that a number without a unit counted there.
+struct FormerName {
+  std::string name;
+  int64_t unit = 1;
+};
+
 /// One row of the table.
 struct Option {
   /// With hyphens; keys of JSON and names in Python have underscores.
   std::string name;
-  OptionGroup group = OptionGroup::Step;
+  OptionGroup group = OptionGroup::Layout;
   OptionKind kind = OptionKind::Text;
   /// What stands for the value in a list of options: `steps`.
   std::string form;
@@ -74,9 +87,17 @@ struct Option {
   std::optional<double> least, most;
   /// A bound of a number that is given, not included.
   std::optional<double> above;
-  /// The flag, if it is not called as the option is; "" for an option that the
-  /// command line does not have.
+  /// The flag; "" for an option that the command line does not have.
   std::string flag;
+  std::vector<FormerName> former;
+  /// What gives the option in Python, if it is not called as the option is;
+  /// "" for an option that Python does not have.
+  std::string argument;
+  /// Whether it is what a plain value gives in the place of the group in
+  /// Python, as in `precision="bf16"`.
+  bool plain = false;
+  /// Whether checkpoints say the value.
+  bool fact = false;
   /// The bytes that a number without a unit counts on the command line.
   int64_t unit = 1;
   /// Values that random sets of options have, beside choices; some of them are
@@ -94,8 +115,7 @@ struct Option {
   /// The same for what is only a warning.
   std::function<std::string(const CompileOptions &)> idle;
 
-  /// The name with underscores.
-  std::string key() const;
+  std::string key() const { return keyOfOption(name); }
   bool isDefault(const CompileOptions &options) const;
   /// Sets the option to a text, as the command line has it. Bare sizes count
   /// `bare` bytes.
@@ -110,6 +130,12 @@ struct Option {
 llvm::ArrayRef<Option> optionTable();
 /// By name or key; null if there is none.
 const Option *findOption(llvm::StringRef name);
+/// The option that had the name or key `name` in an earlier version; null if
+/// none had.
+const Option *findFormer(llvm::StringRef name);
+/// `recipe is plan now; the former name goes with the next version`.
+std::string formerNote(const Option &option, llvm::StringRef former,
+                       Entrance entrance);
 
 /// The first mistake of options that are valid one by one: what contradicts
 /// another option, or has no effect with it.
@@ -126,8 +152,13 @@ llvm::Error completeOptions(CompileOptions &options);
 /// `text` with the names in braces as the entrance spells them.
 std::string spellOptions(llvm::StringRef text, Entrance entrance);
 
-/// The table as JSON: a list of objects with "name", "key", "flag", "group",
-/// "kind", "form", "help", "choices", "least", "most" and "default".
+/// What of the options in a JSON object (see `parseCompileOptions`) has no
+/// effect, or has a former name. Empty if the object is refused.
+std::vector<std::string> warnOfOptions(llvm::StringRef json);
+
+/// The table as JSON: a list of objects with "name", "key", "flag", "former",
+/// "argument", "group", "class", "plain", "fact", "kind", "form", "help",
+/// "choices", "drawn", "unit", "least", "above", "most" and "default".
 llvm::json::Array describeOptions();
 
 } // namespace cleave

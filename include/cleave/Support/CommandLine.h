@@ -75,7 +75,8 @@ inline std::string findUnknownOption(int argc, const char *const *argv) {
     unsigned least = 1 + name.size() / 3;
     for (const auto &entry : known)
       if (unsigned distance = name.edit_distance(entry.first, true, least);
-          distance <= least && !entry.first.empty()) {
+          distance <= least && !entry.first.empty() &&
+          entry.second->getOptionHiddenFlag() == llvm::cl::NotHidden) {
         if (distance < least || nearest.empty() || entry.first < nearest)
           nearest = entry.first;
         least = distance;

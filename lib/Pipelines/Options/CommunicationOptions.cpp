@@ -11,7 +11,7 @@ using namespace cleave;
 
 void cleave::declareCommunication(OptionTable &table) {
   table.size("bucket-bytes", &CompileOptions::bucketBytes)
-      .flag("bucket-kib", 1024)
+      .formerly("bucket-kib", 1024)
       .least(0)
       .drawn({"0", "4MiB", "-1", "4 parsecs"})
       .says("Merge reductions and gathers of one kind among the same ranks "
@@ -25,7 +25,7 @@ void cleave::declareCommunication(OptionTable &table) {
             "samples (or of positions), so that one chunk is sent while "
             "another one is computed; 1: do not cut");
   table.size("collective-chunk-bytes", &PhaseOptions::collectiveChunkBytes)
-      .flag("collective-chunk-kib", 1024)
+      .formerly("collective-chunk-kib", 1024)
       .least(0)
       .drawn({"1KiB", "-1"})
       .says("With {collective-chunks}: the least bytes that a rank puts into "

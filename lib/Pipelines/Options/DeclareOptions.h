@@ -29,6 +29,10 @@ public:
       : find([=](CompileOptions &o) -> T & { return o.*member; }) {}
   OptionMember(T PhaseOptions::*member)
       : find([=](CompileOptions &o) -> T & { return o.phases.*member; }) {}
+  OptionMember(T graph::OptimizerOptions::*member)
+      : find([=](CompileOptions &o) -> T & {
+          return o.phases.optimizer.*member;
+        }) {}
   OptionMember(T runtime::LossScaling::*member)
       : find([=](CompileOptions &o) -> T & { return o.lossScaling.*member; }) {}
 
@@ -57,10 +61,34 @@ public:
     option.form = std::move(form);
     return *this;
   }
-  /// On the command line, where a number alone counts `unit` bytes.
-  OptionDeclaration &flag(std::string flag, int64_t unit = 1) {
-    option.flag = std::move(flag);
-    option.unit = unit;
+  /// The command line does not have it.
+  OptionDeclaration &withoutFlag() {
+    option.flag = "";
+    return *this;
+  }
+  /// On the command line, a number alone counts `bytes`.
+  OptionDeclaration &unit(int64_t bytes) {
+    option.unit = bytes;
+    return *this;
+  }
+  /// A name of an earlier version, where a number alone counted `unit` bytes.
+  OptionDeclaration &formerly(std::string name, int64_t unit = 1) {
+    option.former.push_back({std::move(name), unit});
+    return *this;
+  }
+  /// In Python, what `argument` says; nothing if that is empty.
+  OptionDeclaration &inPython(std::string argument) {
+    option.argument = std::move(argument);
+    return *this;
+  }
+  /// In Python, a plain value in the place of the group is its.
+  OptionDeclaration &plain() {
+    option.plain = true;
+    return *this;
+  }
+  /// Checkpoints say the value.
+  OptionDeclaration &fact() {
+    option.fact = true;
     return *this;
   }
   OptionDeclaration &least(double bound) {
@@ -137,12 +165,12 @@ public:
   std::vector<Option> rows;
 
 private:
-  OptionGroup current = OptionGroup::Step;
+  OptionGroup current = OptionGroup::Layout;
 };
 
-void declareStep(OptionTable &table);
-void declarePrecision(OptionTable &table);
 void declareLayout(OptionTable &table);
+void declareNumerics(OptionTable &table);
+void declarePrecision(OptionTable &table);
 void declarePipeline(OptionTable &table);
 void declareCommunication(OptionTable &table);
 void declareMemory(OptionTable &table);

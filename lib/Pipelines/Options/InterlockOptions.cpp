@@ -15,6 +15,8 @@ static bool hasHorizon(const CompileOptions &options) {
 
 void cleave::declareInterlock(OptionTable &table) {
   table.integer("grad-horizon", &PhaseOptions::gradHorizon)
+      .fact()
+      .plain()
       .form("modules")
       .least(1)
       .drawn({"1", "2", "0"})

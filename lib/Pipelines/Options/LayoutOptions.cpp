@@ -39,19 +39,30 @@ static std::string bindingProblem(const CompileOptions &options) {
 }
 
 void cleave::declareLayout(OptionTable &table) {
+  table.integer("micro-batches", &PhaseOptions::microBatches)
+      .least(1)
+      .drawn({"2", "4", "0", "-3"})
+      .says("Equal parts in which the batch is computed, one after another")
+      .refused([](const CompileOptions &options) -> std::string {
+        return options.phases.grains
+                   ? " is replaced by the grains of {deterministic}: leave it "
+                     "out"
+                   : "";
+      });
   table.text("mesh", &PhaseOptions::mesh)
       .form("axes")
       .drawn({"dp=2", "tp=2", "dp=2,tp=2", "pp=2", "pp=2,dp=2", "dp=0", "x"})
       .says("The devices as named axes, major to minor: dp=2,tp=4. Positions "
             "of an axis pp are stages of a pipeline")
       .valid([](StringRef text) { return problemOf(spmd::parseMesh(text)); });
-  table.text("recipe", &PhaseOptions::recipes)
+  table.text("plan", &PhaseOptions::recipes)
+      .formerly("recipe")
       .form("recipes")
       .drawn({"megatron", "zero1", "megatron,zero1", "zero3", "zero9",
               "megatron("})
       .says("What is sharded over them, such as megatron-sp,zero1; a recipe is "
             "bound to its own axis, or to another: zero3(fsdp). An axis \"dp\" "
-            "shards the samples. --recipe=help lists all")
+            "shards the samples. --plan=help lists all")
       .valid([](StringRef text) { return problemOf(spmd::parsePlan(text)); })
       .refused(bindingProblem);
 }

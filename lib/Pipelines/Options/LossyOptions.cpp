@@ -16,6 +16,7 @@ using llvm::StringRef;
 
 void cleave::declareLossy(OptionTable &table) {
   table.text("compress", &PhaseOptions::compress)
+      .fact()
       .form("compressor[,setting=x]")
       .drawn({"powersgd,rank=4", "topk,density=0.1", "int8", "zip"})
       .says("Sum gradients over ranks with less data, which changes the "
@@ -37,6 +38,7 @@ void cleave::declareLossy(OptionTable &table) {
           },
           " needs {compress}");
   table.number("compress-stages", &PhaseOptions::stageDensity)
+      .fact()
       .form("density")
       .above(0)
       .most(1)
@@ -48,6 +50,7 @@ void cleave::declareLossy(OptionTable &table) {
             "0.0333 stages send 20 times fewer bytes in f32")
       .refused(cleave::stageCompressionProblem);
   table.text("prune", &PhaseOptions::prune)
+      .fact()
       .form("2:4|share[,setting]")
       .drawn({"2:4", "0.5", "0.9,cubic,steps=10", "3:4"})
       .says("Keep weights of contractions zero after each update: 2:4 (two of "
@@ -57,6 +60,7 @@ void cleave::declareLossy(OptionTable &table) {
             "without cubic), and fixed then")
       .valid(graph::pruningProblem);
   table.text("quantize", &PhaseOptions::quantize)
+      .fact()
       .form("int8")
       .drawn({"int8", "int3"})
       .says("Train for weights of 8 bits: contractions read weights rounded to "
@@ -70,6 +74,7 @@ void cleave::declareLossy(OptionTable &table) {
                    : "";
       });
   table.text("update-delay", &PhaseOptions::updateDelay)
+      .fact()
       .form("steps[,pattern=steps...][,reduce=next]")
       .drawn({"1", "1,embed*=0", "1,reduce=next", "-1"})
       .says("Update parameters by the gradients of so many steps before, which "

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DeclareOptions.h"
+#include "OptionRules.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "llvm/ADT/SmallVector.h"
 
@@ -33,6 +34,15 @@ static std::string offloadProblem(StringRef kinds) {
 }
 
 void cleave::declareMemory(OptionTable &table) {
+  table
+      .choice("optimizer-fusion", &PhaseOptions::optimizerFusion,
+              {"auto", "none", "backward", "forward"})
+      .says("Where updates run (arXiv 2104.00237). none: after all gradients; "
+            "backward: each after its gradient, which is then released, an "
+            "error where that is not possible; forward: in the next step, each "
+            "before the first reader of its parameter; auto, the default: "
+            "backward if possible, else none. The bits are the same")
+      .refused(fusionProblem);
   table.text("recompute", &PhaseOptions::recompute)
       .form("policy")
       .drawn(
@@ -48,7 +58,8 @@ void cleave::declareMemory(OptionTable &table) {
             "that is computed again")
       .valid(policyProblem);
   table.size("memory-limit", &CompileOptions::memoryLimit)
-      .flag("memory-limit", 1 << 20)
+      .unit(1 << 20)
+      .plain()
       .least(1)
       .drawn({"80GB", "24GiB", "0", "-1"})
       .says("The most memory that a device may need, as 80GB (10^9 bytes each) "
@@ -59,7 +70,7 @@ void cleave::declareMemory(OptionTable &table) {
       .says("on, the default: attention is one op, which holds no scores; off: "
             "it is matmuls and a softmax, whose results are tensors");
   table.size("max-logits-bytes", &PhaseOptions::maxLogitsBytes)
-      .flag("max-logits-mib", 1 << 20)
+      .formerly("max-logits-mib", 1 << 20)
       .least(1)
       .drawn({"1MiB", "0"})
       .says("The largest chunk of the logits in memory at once: 100 MiB by "
@@ -74,7 +85,8 @@ void cleave::declareMemory(OptionTable &table) {
             "have the same bits")
       .valid(offloadProblem);
   table.integer("moved-bytes", &PhaseOptions::movedBytes)
-      .flag("")
+      .withoutFlag()
+      .inPython("")
       .says("For a GPU, the most bytes that live longer because a launch is "
             "moved to be merged with another; negative: none are merged");
 }

@@ -17,9 +17,9 @@ using namespace cleave;
 using llvm::StringRef;
 
 StringRef cleave::groupTitle(OptionGroup group) {
-  static constexpr StringRef titles[] = {"Step",
+  static constexpr StringRef titles[] = {"Batch and layout over devices",
+                                         "Numerics",
                                          "Precision",
-                                         "Layout over devices",
                                          "Pipeline",
                                          "Communication",
                                          "Memory",
@@ -29,15 +29,34 @@ StringRef cleave::groupTitle(OptionGroup group) {
   return titles[static_cast<size_t>(group)];
 }
 
-/// Adds a row that is kept in `member` as it is.
-template <typename Own, typename T>
-static OptionDeclaration addRow(std::vector<Option> &rows, OptionGroup group,
-                                std::string name, OptionKind kind,
-                                OptionMember<T> member) {
+StringRef cleave::groupClass(OptionGroup group) {
+  static constexpr StringRef classes[] = {
+      "",       "Numerics", "Precision", "Pipeline", "Communication",
+      "Memory", "Lossy",    "Interlock", "Target"};
+  return classes[static_cast<size_t>(group)];
+}
+
+std::string cleave::keyOfOption(StringRef name) {
+  return llvm::join(llvm::split(name, '-'), "_");
+}
+
+/// Adds a row without its values.
+static Option &addRow(std::vector<Option> &rows, OptionGroup group,
+                      std::string name, OptionKind kind) {
   Option &option = rows.emplace_back();
+  option.argument = keyOfOption(name);
   option.name = option.flag = std::move(name);
   option.group = group;
   option.kind = kind;
+  return option;
+}
+
+/// Adds a row that is kept in `member` as it is.
+template <typename Own, typename T>
+static OptionDeclaration addMember(std::vector<Option> &rows, OptionGroup group,
+                                   std::string name, OptionKind kind,
+                                   OptionMember<T> member) {
+  Option &option = addRow(rows, group, std::move(name), kind);
   option.get = [member](const CompileOptions &options) -> OptionValue {
     return static_cast<Own>(member.in(options));
   };
@@ -49,27 +68,28 @@ static OptionDeclaration addRow(std::vector<Option> &rows, OptionGroup group,
 
 OptionDeclaration OptionTable::flag(std::string name,
                                     OptionMember<bool> member) {
-  return addRow<bool>(rows, current, std::move(name), OptionKind::Flag, member);
+  return addMember<bool>(rows, current, std::move(name), OptionKind::Flag,
+                         member);
 }
 
 OptionDeclaration OptionTable::integer(std::string name,
                                        OptionMember<int64_t> member) {
-  return addRow<int64_t>(rows, current, std::move(name), OptionKind::Integer,
-                         member)
+  return addMember<int64_t>(rows, current, std::move(name), OptionKind::Integer,
+                            member)
       .form("number");
 }
 
 OptionDeclaration OptionTable::number(std::string name,
                                       OptionMember<double> member) {
-  return addRow<double>(rows, current, std::move(name), OptionKind::Number,
-                        member)
+  return addMember<double>(rows, current, std::move(name), OptionKind::Number,
+                           member)
       .form("number");
 }
 
 OptionDeclaration OptionTable::number(std::string name,
                                       OptionMember<float> member) {
-  return addRow<double>(rows, current, std::move(name), OptionKind::Number,
-                        member)
+  return addMember<double>(rows, current, std::move(name), OptionKind::Number,
+                           member)
       .form("number");
 }
 
@@ -89,15 +109,15 @@ OptionTable::number(std::string name,
 
 OptionDeclaration OptionTable::size(std::string name,
                                     OptionMember<int64_t> member) {
-  return addRow<int64_t>(rows, current, std::move(name), OptionKind::Size,
-                         member)
+  return addMember<int64_t>(rows, current, std::move(name), OptionKind::Size,
+                            member)
       .form("size");
 }
 
 OptionDeclaration OptionTable::choice(std::string name,
                                       OptionMember<std::string> member,
                                       std::vector<std::string> choices) {
-  OptionDeclaration declaration = addRow<std::string>(
+  OptionDeclaration declaration = addMember<std::string>(
       rows, current, std::move(name), OptionKind::Choice, member);
   declaration.form(llvm::join(choices, "|"));
   rows.back().choices = std::move(choices);
@@ -106,8 +126,8 @@ OptionDeclaration OptionTable::choice(std::string name,
 
 OptionDeclaration OptionTable::text(std::string name,
                                     OptionMember<std::string> member) {
-  return addRow<std::string>(rows, current, std::move(name), OptionKind::Text,
-                             member)
+  return addMember<std::string>(rows, current, std::move(name),
+                                OptionKind::Text, member)
       .form("text");
 }
 
@@ -115,10 +135,7 @@ OptionDeclaration
 OptionTable::custom(std::string name, OptionKind kind,
                     std::function<OptionValue(const CompileOptions &)> get,
                     std::function<void(CompileOptions &, OptionValue)> put) {
-  Option &option = rows.emplace_back();
-  option.name = option.flag = std::move(name);
-  option.group = current;
-  option.kind = kind;
+  Option &option = addRow(rows, current, std::move(name), kind);
   option.get = std::move(get);
   option.put = std::move(put);
   return OptionDeclaration(option);
@@ -129,9 +146,9 @@ llvm::ArrayRef<Option> cleave::optionTable() {
     OptionTable made;
     for (auto [group, declare] :
          std::initializer_list<std::pair<OptionGroup, void (*)(OptionTable &)>>{
-             {OptionGroup::Step, declareStep},
-             {OptionGroup::Precision, declarePrecision},
              {OptionGroup::Layout, declareLayout},
+             {OptionGroup::Numerics, declareNumerics},
+             {OptionGroup::Precision, declarePrecision},
              {OptionGroup::Pipeline, declarePipeline},
              {OptionGroup::Communication, declareCommunication},
              {OptionGroup::Memory, declareMemory},
@@ -153,8 +170,20 @@ const Option *cleave::findOption(StringRef name) {
   return nullptr;
 }
 
-std::string Option::key() const {
-  return llvm::join(llvm::split(StringRef(name), '-'), "_");
+const Option *cleave::findFormer(StringRef name) {
+  for (const Option &option : optionTable())
+    for (const FormerName &former : option.former)
+      if (former.name == name || keyOfOption(former.name) == name)
+        return &option;
+  return nullptr;
+}
+
+std::string cleave::formerNote(const Option &option, StringRef former,
+                               Entrance entrance) {
+  std::string old =
+      entrance == Entrance::Python ? keyOfOption(former) : "--" + former.str();
+  return old + " is " + spellOptions("{" + option.name + "}", entrance) +
+         " now; the former name goes with the next version";
 }
 
 bool Option::isDefault(const CompileOptions &options) const {
@@ -356,10 +385,19 @@ llvm::json::Array cleave::describeOptions() {
   static const CompileOptions defaults;
   llvm::json::Array all;
   for (const Option &option : optionTable()) {
+    llvm::json::Array former;
+    for (const FormerName &own : option.former)
+      former.push_back(
+          llvm::json::Object{{"name", own.name}, {"unit", own.unit}});
     llvm::json::Object row{{"name", option.name},
                            {"key", option.key()},
                            {"flag", option.flag},
+                           {"former", std::move(former)},
+                           {"argument", option.argument},
                            {"group", groupTitle(option.group)},
+                           {"class", groupClass(option.group)},
+                           {"plain", option.plain},
+                           {"fact", option.fact},
                            {"kind", kinds[static_cast<size_t>(option.kind)]},
                            {"form", option.form},
                            {"help", option.help},
@@ -368,6 +406,8 @@ llvm::json::Array cleave::describeOptions() {
                            {"unit", option.unit}};
     if (option.least)
       row["least"] = *option.least;
+    if (option.above)
+      row["above"] = *option.above;
     if (option.most)
       row["most"] = *option.most;
     std::visit([&](const auto &value) { row["default"] = value; },

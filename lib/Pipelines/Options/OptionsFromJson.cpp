@@ -47,6 +47,16 @@ static bool fromJSON(const Value &value, ParameterOptions &out, Path path) {
 
 } // namespace llvm::json
 
+/// Sets an option by a former name, where numbers may count other bytes.
+static std::optional<OptionMistake> setFormer(const Option &option,
+                                              const FormerName &former,
+                                              CompileOptions &options,
+                                              const llvm::json::Value &given) {
+  if (auto number = given.getAsInteger(); number && former.unit != 1)
+    return option.set(options, std::to_string(*number), former.unit);
+  return option.set(options, given);
+}
+
 /// `; did you mean 'precision'?`, if an option is called almost so.
 static std::string nearestOption(StringRef key) {
   std::string nearest;
@@ -97,8 +107,11 @@ cleave::parseCompileOptions(llvm::StringRef json) {
   };
   const llvm::json::Object &object = *value->getAsObject();
   for (const auto &[key, given] : object) {
-    const Option *option = findOption(key);
-    if (key != "parameters" && key != "optimizer" &&
+    const Option *option = findOption(key), *former = findFormer(key);
+    if (former && object.get(former->key()))
+      return refuse({"", key.str() + " is the former name of {" + former->name +
+                             "}: give one of them"});
+    if (key != "parameters" && key != "optimizer" && !former &&
         (!option || option->key() != key))
       return llvm::createStringError("unknown option '" + key.str() + "'" +
                                      nearestOption(key));
@@ -108,13 +121,34 @@ cleave::parseCompileOptions(llvm::StringRef json) {
                        path.field("optimizer")))
       return root.getError();
   // In the order of the table, in which later options refer to earlier ones.
-  for (const Option &option : optionTable())
+  for (const Option &option : optionTable()) {
     if (const llvm::json::Value *given = object.get(option.key()))
       if (auto mistake = option.set(options, *given))
         return refuse(*mistake);
+    for (const FormerName &former : option.former)
+      if (const llvm::json::Value *given = object.get(keyOfOption(former.name)))
+        if (auto mistake = setFormer(option, former, options, *given))
+          return refuse(*mistake);
+  }
   if (llvm::Error error = completeOptions(options))
     return error;
   if (auto mistake = checkOptions(options))
     return refuse(*mistake);
   return options;
+}
+
+std::vector<std::string> cleave::warnOfOptions(llvm::StringRef json) {
+  std::vector<std::string> warnings;
+  auto options = parseCompileOptions(json);
+  if (!options) {
+    llvm::consumeError(options.takeError()); // said where they are refused
+    return warnings;
+  }
+  auto value = llvm::cantFail(llvm::json::parse(json));
+  for (const auto &[key, given] : *value.getAsObject())
+    if (const Option *option = findFormer(key))
+      warnings.push_back(formerNote(*option, key, Entrance::Python));
+  for (const OptionMistake &idle : findIdleOptions(*options))
+    warnings.push_back(idle.str(Entrance::Python));
+  return warnings;
 }

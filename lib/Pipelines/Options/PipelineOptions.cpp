@@ -34,6 +34,7 @@ static bool hasStages(const CompileOptions &options) {
 void cleave::declarePipeline(OptionTable &table) {
   const std::string idle = " needs a pipeline, and {mesh} has no axis \"pp\"";
   table.text("schedule", &PhaseOptions::schedule)
+      .plain()
       .form("name")
       .drawn({"gpipe", "1f1b", "zb-h1", "pipedream", "auto", "2f2b"})
       .says(describeSchedules())
@@ -47,16 +48,19 @@ void cleave::declarePipeline(OptionTable &table) {
       .refused(asynchronousProblem)
       .idleUnless(hasPipeline, idle);
   table.text("schedule-text", &PhaseOptions::scheduleText)
-      .flag("")
+      .withoutFlag()
+      .inPython("schedule")
       .says("Instead of {schedule}, an order written by hand: a line for each "
             "position of the pipeline, as F0 F1 B0 B1 U");
   table.text("schedule-file", &PhaseOptions::scheduleFile)
+      .inPython("schedule")
       .form("file")
       .says("Instead of {schedule}, the file of an order written by hand: a "
             "line for each position of the pipeline, as F0 F1 B0 B1 U, with or "
             "without transfers; docs/Parallelism.md describes the format")
       .refused(handWrittenProblem);
-  table.integer("chunks", &PhaseOptions::chunks)
+  table.integer("virtual-stages", &PhaseOptions::chunks)
+      .formerly("chunks")
       .least(1)
       .drawn({"1", "2", "0"})
       .says("Stages for each position of the pipeline; by default as the "
@@ -75,7 +79,7 @@ void cleave::declarePipeline(OptionTable &table) {
             "may be slower than those within one); off: never")
       .idleUnless(hasPipeline, idle);
   table.size("max-saved-bytes", &PhaseOptions::maxSavedBytes)
-      .flag("max-saved-mib", 1 << 20)
+      .formerly("max-saved-mib", 1 << 20)
       .least(0)
       .drawn({"1GiB", "0", "-5", "lots"})
       .says("The limit of the memory that a pipeline position may have saved "

@@ -80,17 +80,20 @@ static void declareLossScale(OptionTable &table) {
         return "";
       });
   table.number("loss-scale-init", &runtime::LossScaling::initial)
+      .inPython("loss_scale")
       .drawn({"1", "4096", "-1"})
       .says("The first loss scale (default 65536)")
       .needs(scalesLoss, unscaled)
       .refused(range);
   table.number("loss-scale-min", &runtime::LossScaling::minimum)
+      .inPython("loss_scale")
       .drawn({"0.5", "2", "0", "1e9"})
       .says("The least loss scale (default 1): a step that overflows there "
             "ends the run")
       .needs(scalesLoss, unscaled)
       .refused(range);
   table.integer("loss-scale-window", &runtime::LossScaling::window)
+      .inPython("loss_scale")
       .form("steps")
       .least(1)
       .drawn({"10", "0"})
@@ -99,6 +102,7 @@ static void declareLossScale(OptionTable &table) {
       .needs(scalesLoss, unscaled)
       .needs(dynamic, constant);
   table.integer("loss-scale-hysteresis", &runtime::LossScaling::hysteresis)
+      .inPython("loss_scale")
       .form("steps")
       .least(1)
       .drawn({"1", "0"})
@@ -112,6 +116,8 @@ void cleave::declarePrecision(OptionTable &table) {
   table
       .choice("precision", &PhaseOptions::precision,
               {"f32", "bf16", "fp16", "fp8"})
+      .plain()
+      .fact()
       .says("bf16, fp16: contractions and attention read 16-bit copies of "
             "weights and activations, and sum in f32 (mixed precision, arXiv "
             "1710.03740); parameters, optimizer state, gradients of "

@@ -26,6 +26,7 @@ static std::string processorProblem(const CompileOptions &options) {
 void cleave::declareTarget(OptionTable &table) {
   const std::string ofCpu = " is of {target} cpu";
   table.choice("target", &CompileOptions::target, {"cpu", "cuda"})
+      .plain()
       .says("The device that runs the program: the CPU, the default, or a GPU "
             "of NVIDIA");
   table.text("arch", &CompileOptions::architecture)
@@ -38,6 +39,7 @@ void cleave::declareTarget(OptionTable &table) {
       .needs([](const CompileOptions &options) { return !isCpu(options); },
              " is of {target} cuda");
   table.text("cpu", &CompileOptions::cpu)
+      .inPython("")
       .form("name")
       .says("The CPU, as clang names it; by default this one")
       .needs(isCpu, ofCpu)
@@ -52,6 +54,7 @@ void cleave::declareTarget(OptionTable &table) {
             options.vectorBits = static_cast<int>(std::get<int64_t>(value));
           })
       .form("bits")
+      .inPython("")
       .least(0)
       .most(512)
       .drawn({"256", "100"})

@@ -3,8 +3,12 @@
 """From a model to a compiled step.
 
     api                           `cleave.compile`
-    options, shardings            options of a pipeline and of others, as the compiler takes them;
-                                  shardings that a person asks for (`cleave.P`)
+    groups, fields, entrance      the groups of its options, written from the compiler's table;
+                                  which option is in which, and the names that options had before
+    settings, options, shardings  its arguments, checked; options as the compiler takes them, and
+                                  its verdict; shardings that a person asks for (`cleave.P`)
+    build, compare                from the model to a program for one shape of batch; when it is
+                                  compared with eager PyTorch, and what is said of that
     trainable, check, verdicts, counted, shortened
                                   what can be trained; comparison with eager PyTorch, on the same
                                   random numbers, of a large model on a copy with few layers,

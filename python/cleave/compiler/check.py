@@ -353,7 +353,7 @@ def _compiled(traced: TracedModel, inputs: Tensors, options: Mapping[str, Any]) 
 
     options = {
         "optimizer_fusion": "none", "micro_batches": 1, "mesh": "",
-        "recipe": "", "pipe_slices": "auto", "parameters": {}, "check_finite": False,
+        "plan": "", "pipe_slices": "auto", "parameters": {}, "check_finite": False,
         "optimizer": optim.SGD(lr=1.0, momentum=0.5).options(), **options,
     }
     program = Program(traced, _cleave.compile(traced.named_mlir, json.dumps(options)), [])

@@ -1,220 +1,110 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The options of a pipeline, of its updates and of interlocking backpropagation, checked."""
+"""Options of `cleave.compile` in the form of the compiler, which checks them by its table."""
 
 from __future__ import annotations
 
+import numbers
+import operator
 import os
 import re
-from typing import Mapping, Sequence
+from typing import Any, Mapping
 
-from ..runtime.state import byte_count, flag, path_of, whole
-from ..runtime.step import log
-
-
-def pipeline_options(
-    schedule, chunks, stages, pipe_slices, max_saved_bytes, measured_costs, max_staleness,
-    post_validation, pipe_gather,
-) -> dict:
-    """The compiler's options of a pipeline, of the arguments of `cleave.compile`. Raises
-    TypeError, ValueError, OSError if the file of a schedule cannot be read, and CompileError if
-    there is neither a schedule nor a file of a name."""
-    from .. import _cleave
-
-    if pipe_slices not in ("auto", "on", "off"):
-        raise ValueError(f"pipe_slices is {pipe_slices!r}; it must be 'auto', 'on' or 'off'")
-    options = {"pipe_slices": pipe_slices}
-    if isinstance(schedule, os.PathLike):
-        options.update(_read_schedule(schedule))
-    elif isinstance(schedule, str):
-        if os.path.isfile(schedule):
-            options.update(_read_schedule(schedule))
-        elif _is_order(schedule):
-            options.update(schedule_text=schedule, schedule_file="<schedule>")
-        elif problem := _cleave.schedule_problem(schedule):
-            raise _cleave.CompileError(
-                f"schedule: {problem}; there is no file of this name either")
-        else:
-            options["schedule"] = schedule
-    elif schedule is not None:
-        raise TypeError(f"schedule is {type(schedule).__name__}, not a name, a text or a path")
-    if chunks is not None:
-        options["chunks"] = whole("chunks", chunks, 1)
-    if max_saved_bytes is not None:
-        options["max_saved_bytes"] = byte_count("max_saved_bytes", max_saved_bytes, 0)
-    if max_staleness is not None:
-        options["max_staleness"] = whole("max_staleness", max_staleness, 0)
-    if flag("post_validation", post_validation):
-        options["post_validation"] = True
-    if pipe_gather is not None:
-        if pipe_gather not in ("each", "once", "auto"):
-            raise ValueError(
-                f"pipe_gather is {pipe_gather!r}; it must be 'each', 'once' or 'auto'"
-            )
-        options["pipe_gather"] = pipe_gather
-    if stages is not None:
-        options["stages"] = _beginnings("stages", stages)
-    if measured_costs is not None:
-        options["measured_costs"] = path_of("measured_costs", measured_costs)
-    return options
+from .. import _cleave
+from ..runtime.state import check_text
+from ..training.loss_scale import LossScale
+from .entrance import table
+from .shardings import AXIS
 
 
-def stage_compression_options(density) -> dict:
-    """The compiler's option of what stages send each other. Raises TypeError, ValueError."""
-    if density is None:
-        return {}
-    if isinstance(density, bool) or not isinstance(density, (int, float)):
-        raise TypeError(f"compress_stages is {type(density).__name__}, not a share of elements")
-    if not 0 < density <= 1:
-        raise ValueError(f"compress_stages is {density}; it must be above 0 and at most 1")
-    return {"compress_stages": float(density)}
+class OptionError(_cleave.CompileError, ValueError):
+    """An option of `cleave.compile` is out of range, contradicts another one, or has no effect."""
 
 
-def offload_options(kinds) -> dict:
-    """The compiler's option of what is offloaded. Raises TypeError, ValueError."""
-    if kinds is None:
-        return {}
-    if not isinstance(kinds, (list, tuple, set, frozenset)):
-        raise TypeError(f"offload is {type(kinds).__name__}, not a list of what is offloaded, such "
-                        "as ['state']")
-    if not all(isinstance(kind, str) for kind in kinds):
-        raise TypeError("offload is a list of what is offloaded, such as ['state']")
-    for kind in kinds:
-        if kind not in ("state", "masters", "saved"):
-            raise ValueError(
-                f"offload has {kind!r}; what can be offloaded is 'state', 'masters' and 'saved'"
-            )
-    return {"offload": ",".join(dict.fromkeys(kinds))}
-
-
-def lossy_options(compress, compress_over, prune, quantize) -> dict:
-    """The compiler's options of compressed gradients, and of pruned and rounded weights. Raises
-    TypeError, ValueError."""
-    if isinstance(prune, float):
-        prune = repr(prune)
-    options = {"compress": compress, "prune": prune, "quantize": quantize}
-    examples = {"compress": "powersgd,rank=4", "prune": "2:4", "quantize": "int8"}
-    for name, value in options.items():
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name} is {type(value).__name__}, not text such as "
-                            f"{examples[name]!r}")
-        if value == "":
-            raise ValueError(f"{name} is empty; it is text such as {examples[name]!r}, or None")
-    if not isinstance(compress_over, str):
-        raise TypeError(f"compress_over is {type(compress_over).__name__}, not the name of an axis")
-    if compress is not None:
-        options["compress_over"] = compress_over
-    elif compress_over != "dp":
-        raise ValueError(f"compress_over is {compress_over!r}, but compress is not given")
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def update_delay_options(delay) -> dict:
-    """The compiler's option of delayed updates. Raises TypeError, ValueError."""
-    if isinstance(delay, str):
-        return {"update_delay": delay}
-    given = delay if isinstance(delay, Mapping) else {"*": delay}
-    entries = []
-    for pattern, steps in given.items():
-        if not isinstance(pattern, str):
-            raise TypeError("update_delay has patterns of parameters' names, such as 'embed*', "
-                            f"not {pattern!r}")
-        if "," in pattern:
-            raise ValueError(f"update_delay has the pattern {pattern!r}: patterns have no comma")
-        if pattern == "reduce" and isinstance(steps, str):
-            entries.append(f"reduce={steps}")
+def encode(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names of Python as the compiler's, without those that are None. Raises
+    TypeError for a value of a type that the option has not, and OSError if the file of a schedule
+    cannot be read."""
+    rows = {row["key"]: row for row in table()}
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is None:
             continue
-        steps = whole("update_delay", steps, 0)
-        entries.append(str(steps) if pattern == "*" else f"{pattern}={steps}")
-    if not isinstance(delay, Mapping) and not delay:
-        return {}
-    return {"update_delay": ",".join(entries)}
+        check_text(name, value)
+        special = _SPECIAL.get(name)
+        encoded = special(value) if special else None
+        given.update(encoded if encoded is not None else {name: _encode(rows[name], value)})
+    return given
 
 
-def recompute_options(recompute, memory_limit, fused_attention) -> dict:
-    """The compiler's options of recomputation. Raises TypeError, ValueError."""
-    options: dict = {}
-    if recompute is not None:
-        if not isinstance(recompute, str):
-            raise TypeError(f"recompute is {type(recompute).__name__}, not the name of a policy")
-        options["recompute"] = recompute
-    if memory_limit is not None:
-        options["memory_limit"] = byte_count("memory_limit", memory_limit, 1)
-        options.setdefault("recompute", "auto")
-    if not flag("fused_attention", fused_attention):
-        options["fused_attention"] = False
-    return options
+def check(options: Mapping[str, Any]) -> None:
+    """Raises OptionError, with the reason that all entrances give."""
+    if mistake := _cleave.check_options(json.dumps(options)):
+        raise OptionError(explained(mistake, options))
 
 
-def machine_options(machine) -> dict:
-    """The compiler's options of the rates of a device. Raises TypeError, ValueError."""
-    if machine is None:
-        return {}
-    if not isinstance(machine, (str, os.PathLike)):
-        raise TypeError(f"machine is {type(machine).__name__}, not rates, as "
-                        '"flops=1e12,link=1e10", or the path of a file with them')
-    if not os.fspath(machine):
-        raise ValueError("machine is empty; leave it out for the default rates")
-    return {"machine": os.fspath(machine)}
+def explained(mistake: str, options: Mapping[str, Any]) -> str:
+    """A mistake, with what only Python knows of it."""
+    schedule = options.get("schedule")
+    if schedule and f"unknown schedule '{schedule}'" in mistake:
+        mistake += "; there is no file of this name either"
+    return mistake
 
 
-def updates_each(pipeline) -> bool:
-    """Whether the schedule has an update after each micro-batch."""
-    from .. import _cleave
-
-    return _cleave.updates_each(pipeline.get("schedule", ""), pipeline.get("schedule_text", ""))
-
-
-def remark_pipeline(pipeline, interlock):
-    """Warns of given options that need a pipeline, if there is none. An order written
-    by hand may also be for one device, and modules begin where stages do."""
-    for name in ("schedule", "chunks", "stages", "pipe_slices", "max_saved_bytes"):
-        if (name in pipeline and pipeline[name] != "auto"
-                and not (name == "stages" and interlock)):
-            log.warning('remark: %s needs a pipeline, and the mesh has no axis "pp"', name)
+def facts(options: Mapping[str, Any]) -> dict[str, bool]:
+    """What follows from options that are valid: "updates_each", whether there is an update
+    after each micro-batch, and "reduces_next", whether ranks add up gradients in the next step."""
+    return json.loads(_cleave.option_facts(json.dumps(options)))
 
 
-def interlock_options(grad_horizon, modules, head) -> dict:
-    """The compiler's options of interlocking backpropagation. Raises TypeError,
-    ValueError."""
-    if grad_horizon is None:
-        if modules is not None or head is not None:
-            raise ValueError("modules and head are those of a grad_horizon, which is not given")
-        return {}
-    options = {"grad_horizon": whole("grad_horizon", grad_horizon, 1)}
-    if isinstance(modules, (str, Sequence)):
-        if not modules:
-            raise ValueError("modules is empty: name where the second and later ones begin")
-        options["modules"] = _beginnings("modules", modules)
-    elif modules is not None:
-        options["modules"] = str(whole("modules", modules, 2))
-    if head is not None:
-        if not isinstance(head, str):
-            raise TypeError(f"head is {type(head).__name__}, not the beginning of a name")
-        options["head"] = head
-    return options
+def _encode(row: Mapping[str, Any], value: Any) -> Any:
+    """A value of the option's kind as JSON has it."""
+    kind = row["kind"]
+    if isinstance(value, str) or (kind == "flag" and isinstance(value, bool)):
+        return value
+    if kind in ("integer", "size") and not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    if kind == "number" and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        # JSON has no others.
+        return float(value) if abs(float(value)) < float("inf") else str(value)
+    if kind == "text" and row["form"] in ("file", "rates") and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(_other_type(row, value))
 
 
-def module_remarks(interlock, compiled) -> list[str]:
-    """The head that trains each module of a gradient horizon."""
-    if not interlock:
-        return []
-    names = interlock.get("modules", "")
-    if names.isdecimal():
-        count, begins = int(names), []
-    elif names:
-        begins = names.split(",")
-        count = len(begins) + 1
-    else:
-        count, begins = compiled.stages, []
-    horizon = interlock["grad_horizon"]
-    lines = []
-    for module in range(1, count + 1):
-        head = min(module + horizon - 1, count)
-        trainer = "the model's head" if head == count else f"the head after module {head}"
-        begin = f" from {begins[module - 2]}" if begins and module > 1 else ""
-        lines.append(f"module {module} of {count}{begin}: trained by {trainer}")
-    return lines
+def _other_type(row: Mapping[str, Any], value: Any) -> str:
+    """What the option is, by the table, and what it is not."""
+    # No option takes a list.
+    mistake = _cleave.check_options(json.dumps({row["key"]: ["?"]}))
+    return mistake.replace('["?"]', _shown(value))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 and "\n" not in text else f"a {type(value).__name__}"
+
+
+# Options that Python takes in further forms
+# ------------------------------------------------------------------
+
+
+def _schedule(value: Any) -> dict[str, str] | None:
+    """The name of a schedule, the text of one written by hand, or the path of its file."""
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and os.path.isfile(value)):
+        try:
+            with open(value, encoding="utf-8") as file:
+                text = file.read()
+        except UnicodeDecodeError:
+            raise OptionError(f"{os.fspath(value)} is not a schedule: it is not text") from None
+        if "\0" in text:
+            raise OptionError(f"{os.fspath(value)} is not a schedule: it is not text")
+        return {"schedule_text": text, "schedule_file": os.fspath(value)}
+    if isinstance(value, str) and _is_order(value):
+        return {"schedule_text": value, "schedule_file": "<schedule>"}
+    return None
 
 
 def _is_order(text: str) -> bool:
@@ -227,20 +117,85 @@ def _is_order(text: str) -> bool:
     return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
 
 
-def _beginnings(what, names) -> str:
-    if not isinstance(names, Sequence) or isinstance(names, str) or not all(
-            isinstance(name, str) for name in names):
-        raise TypeError(f"{what} is not a sequence of beginnings of parameters' names")
-    for name in names:
-        if not name.strip() or "," in name:
-            raise ValueError(f"{what} has {name!r}, with which no parameter's name begins")
-    return ",".join(names)
+def _list_of(name: str, example: str, unordered: bool = False):
+    """Encodes a sequence of words as the text with commas that the compiler takes; where their
+    order says nothing (`unordered`), also a set, and an empty one."""
+
+    def encode_list(value: Any) -> dict[str, str] | None:
+        if unordered and isinstance(value, (set, frozenset)):
+            value = sorted(value, key=str)
+        if not isinstance(value, (list, tuple)):
+            return None
+        if not all(isinstance(word, str) for word in value):
+            raise TypeError(f"{name} is a list of texts, such as ['{example}'], not {_shown(value)}")
+        for word in value:
+            if not word.strip() or "," in word:
+                raise OptionError(f"{name} has {word!r}; an entry is a text without a comma, such as "
+                                  f"'{example}'")
+        if not value and not unordered:
+            raise OptionError(f"{name} is empty; it is a list of texts, such as ['{example}']")
+        return {name: ",".join(dict.fromkeys(value) if unordered else value)} if value else {}
+
+    return encode_list
 
 
-def _read_schedule(path) -> dict[str, str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except UnicodeDecodeError:
-        raise ValueError(f"{os.fspath(path)} is not a schedule: it is not text") from None
-    return {"schedule_text": text, "schedule_file": os.fspath(path)}
+def _modules(value: Any) -> dict[str, str] | None:
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return {"modules": str(int(value))}
+    return _list_of("modules", "layers.2.")(value)
+
+
+def _prune(value: Any) -> dict[str, str] | None:
+    is_share = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return {"prune": repr(float(value))} if is_share else None
+
+
+def _update_delay(value: Any) -> dict[str, str] | None:
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return {"update_delay": str(int(value))}
+    if not isinstance(value, Mapping):
+        return None
+    entries = []
+    for pattern, steps in value.items():
+        if not isinstance(pattern, str):
+            raise TypeError("update_delay has patterns of parameters' names, such as 'embed*', not "
+                            f"{pattern!r}")
+        if "," in pattern:
+            raise OptionError(f"update_delay has the pattern {pattern!r}; patterns have no comma")
+        if isinstance(steps, bool) or not isinstance(steps, (int, str)):
+            raise TypeError(f"update_delay has {steps!r} for {pattern!r}; it is a number of steps")
+        entries.append(str(steps) if pattern == "*" else f"{pattern}={steps}")
+    return {"update_delay": ",".join(entries)}
+
+
+def _loss_scale(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, LossScale):
+        return {f"loss_scale_{name}": setting for name, setting in vars(value).items()}
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return {"loss_scale": repr(float(value))}
+    return None
+
+
+def _mesh(value: Any) -> dict[str, str] | None:
+    if isinstance(value, str):
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f"mesh is {_shown(value)}; it is a dict of axes and sizes, as {{'dp': 2}}")
+    parts = []
+    for axis, size in value.items():
+        if not isinstance(axis, str) or not AXIS.fullmatch(axis):
+            raise OptionError(f"mesh has {axis!r}, which is not the name of an axis")
+        try:
+            if isinstance(size, bool):
+                raise TypeError
+            parts.append(f"{axis}={operator.index(size)}")
+        except TypeError:
+            raise TypeError(f'mesh has {size!r} for axis "{axis}"; it is a whole number') from None
+    return {"mesh": ",".join(parts)}
+
+
+_SPECIAL = {
+    "schedule": _schedule, "stages": _list_of("stages", "layers.2."), "modules": _modules,
+    "offload": _list_of("offload", "state", True), "prune": _prune, "update_delay": _update_delay,
+    "loss_scale": _loss_scale, "mesh": _mesh,
+}

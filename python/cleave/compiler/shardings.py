@@ -48,7 +48,7 @@ class P:
         return f"P({', '.join(map(show, self.dims))})"
 
     def __str__(self) -> str:
-        """In the form of `cleave-compile --recipe`: `[tp,-]`."""
+        """In the form of `cleave-compile --plan`: `[tp,-]`."""
         return "[" + ",".join("+".join(dim) or "-" for dim in self.dims) + "]"
 
 

@@ -154,7 +154,7 @@ class Reports(Held):
                  measured: str | os.PathLike[str] | None = None) -> str:
         """The predicted timeline of a step, by estimates of flops and bytes or by the
         `measured_costs` it was compiled with: the order as text that
-        `cleave.compile(schedule=...)` accepts, with a timeline and costs in its
+        `cleave.compile(pipeline=...)` accepts, with a timeline and costs in its
         comments.
 
         Args:

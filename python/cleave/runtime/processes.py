@@ -24,13 +24,7 @@ import torch
 
 from .. import messages
 
-if TYPE_CHECKING:
-    from .. import _cleave
-    from ..trace.model import TracedModel
-
-T = TypeVar("T")
-
-#: The values of `ranks` of `cleave.compile`.
+#: What `ranks` of `cleave.Launch` may be.
 WHERE = ("auto", "threads", "processes")
 
 
@@ -72,7 +66,7 @@ def connect(ranks: str, axes: Mapping[str, int],
         raise ValueError(
             f"the mesh has {devices} {'device' if devices == 1 else 'devices'}, but this launch "
             f"has {processes.size} processes; start it with mpirun -n {devices} or torchrun "
-            f"--nproc-per-node {devices}, or give ranks=\"threads\" to let each process train "
+            f"--nproc-per-node {devices}, or give launch=\"threads\" to let each process train "
             "by itself")
     return processes
 

@@ -87,8 +87,8 @@ class Step(Reports, Checkpoints, CallInputs):
     def __init__(self, build: Build, module: torch.nn.Module, example_inputs: Sequence[torch.Tensor],
                  optimizer: Optimizer, seed: int, processes: _cleave.Processes | None = None,
                  buckets: Buckets | None = None) -> None:
-        """`build(inputs)` traces and compiles for the shapes of `inputs` and
-        returns (traced model, compiled program, lines to explain it with). `processes`
+        """`build(inputs)` traces and compiles for the shapes of `inputs`, and returns a
+        `compiler.build.Built`. `processes`
         are its ranks; None for threads of this one. With `buckets`, batches are padded,
         and `build(inputs, later=True)` returns a function that compiles what it traced."""
         self._build = build
@@ -170,15 +170,18 @@ class Step(Reports, Checkpoints, CallInputs):
         for name, source in initial_values(self._live.tensors).items():
             self._live.set(name, self._live.tensor(source))
 
+    def _program(self, built) -> Program:
+        return Program(built.traced, built.compiled, built.remarks, self._processes)
+
     def _compile_for(self, inputs: Tensors) -> Program[_cleave.Compiled]:
         key = shape_key(inputs)
         program = self._programs.get(key)
         if program is None and self._background is not None and key in self._background:
-            program = Program(*self._background.take(key), self._processes)
+            program = self._program(self._background.take(key))
             self._programs[key] = program
         if program is None:
             start = time.perf_counter()
-            program = Program(*self._build(inputs), self._processes)
+            program = self._program(self._build(inputs))
             if self._programs:
                 shapes = ", ".join(str(list(t.shape)) for t in inputs)
                 log.warning(

@@ -1,6 +1,6 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | FileCheck %s
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=ACTION
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | not grep -E '@train[^ ]*[.](sent|receive)([.]last)?[(].*exec.action'
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | FileCheck %s
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=ACTION
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --exec-unroll-schedule | not grep -E '@train[^ ]*[.](sent|receive)([.]last)?[(].*exec.action'
 
 // A program for each position, with what its stage holds alone. What is sent is
 // waited for before the next thing is, and what is received is begun before the

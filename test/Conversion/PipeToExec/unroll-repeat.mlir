@@ -1,5 +1,5 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=100 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-recompute --pipe-schedule --exec-unroll-schedule | FileCheck %s
-// RUN: cleave-opt %s --spmd-place=micro-batches=100 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-recompute --pipe-schedule --exec-unroll-schedule=write-out | FileCheck %s --check-prefix=ALL
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=100 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-recompute --pipe-schedule --exec-unroll-schedule | FileCheck %s
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=100 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-recompute --pipe-schedule --exec-unroll-schedule=write-out | FileCheck %s --check-prefix=ALL
 
 // Of 100 micro-batches, those that show what comes in turn are written out; what
 // follows them is of a later micro-batch. Slices are those of the list.

@@ -1,10 +1,10 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-defer-update | FileCheck %s
-// RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=ONE
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TWO
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=STAGES
-// RUN: cleave-opt %s --spmd-apply-recipes="mesh=dp=2 recipes=zero1" --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --pipe-defer-update | FileCheck %s --check-prefix=SHARDS
-// RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=UNROLL
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=SUMS
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-defer-update | FileCheck %s
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=ONE
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TWO
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=STAGES
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=dp=2 recipes=zero1" --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --pipe-defer-update | FileCheck %s --check-prefix=SHARDS
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=UNROLL
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-defer-update --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=SUMS
 
 // What an update reads of a step is kept: gradients, and what is made of all of
 // them. It runs before the first reader of its parameter, and the readers read

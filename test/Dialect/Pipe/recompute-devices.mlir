@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-place --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s
 
 // Backward reads two cheap values that are made of a sum over the devices: they
 // are computed again, of the sum that is saved, though all of what it is made of

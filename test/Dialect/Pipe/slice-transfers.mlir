@@ -1,7 +1,7 @@
-// RUN: cleave-opt %s -split-input-file --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s --check-prefixes=BOTH,AUTO
-// RUN: cleave-opt %s -split-input-file --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v slices=on" --pipe-schedule --pipe-verify | FileCheck %s --check-prefixes=BOTH,ON
-// RUN: cleave-opt %s -split-input-file --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v slices=off" --pipe-schedule --pipe-verify | FileCheck %s --check-prefixes=OFF
-// RUN: cleave-opt %s -split-input-file --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --pipe-split-stages=stages=v --remarks-filter=pipe-split-stages --remark-format=emitRemark 2>&1 >/dev/null | FileCheck %s --check-prefix=REMARK
+// RUN: cleave-opt %s -split-input-file --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s --check-prefixes=BOTH,AUTO
+// RUN: cleave-opt %s -split-input-file --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v slices=on" --pipe-schedule --pipe-verify | FileCheck %s --check-prefixes=BOTH,ON
+// RUN: cleave-opt %s -split-input-file --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v slices=off" --pipe-schedule --pipe-verify | FileCheck %s --check-prefixes=OFF
+// RUN: cleave-opt %s -split-input-file --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --pipe-split-stages=stages=v --remarks-filter=pipe-split-stages --remark-format=emitRemark 2>&1 >/dev/null | FileCheck %s --check-prefix=REMARK
 
 // A sum over devices, of which only what the next stage reads is made: each makes
 // its slice of it, of all that stands between too, and knows where that lies.

@@ -1,5 +1,5 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=PARTS
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=UNROLL
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-recompute --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=PARTS
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=dp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=UNROLL
 
 // A device holds its share of each micro-batch; what it holds of a whole is
 // still known.

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=machine=flops=1e9,memory=1e15,link=1e15 | FileCheck %s
+// RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=machine=flops=1e9,memory=1e15,link=1e15 | FileCheck %s
 
 // The stages would be even between the two contractions of the layer in the
 // middle, where 512 elements of a sample cross. Behind that layer, where 256

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages=stages=b,c --split-input-file --verify-diagnostics
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages=stages=b,c --split-input-file --verify-diagnostics
 
 // The update of @c reads a scalar of @b, which only the stage of @b can compute
 // before updates. It depends on the norm of all gradients, which the first

@@ -1,17 +1,17 @@
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=stages=z 2>&1 | FileCheck %s --check-prefix=NAME
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=stages=w 2>&1 | FileCheck %s --check-prefix=FIRST
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=stages=v 2>&1 | FileCheck %s --check-prefix=COUNT
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=5 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=MANY
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=at=500 2>&1 | FileCheck %s --check-prefix=AT
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=stages=z 2>&1 | FileCheck %s --check-prefix=NAME
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=stages=w 2>&1 | FileCheck %s --check-prefix=FIRST
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=stages=v 2>&1 | FileCheck %s --check-prefix=COUNT
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=5 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=MANY
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=3 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=at=500 2>&1 | FileCheck %s --check-prefix=AT
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2 recipes=megatron(pp)" 2>&1 | FileCheck %s --check-prefix=RECIPE
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2 recipes=w=[pp,-]" 2>&1 | FileCheck %s --check-prefix=PLACEMENT
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=pp=2,tp=2 recipes=x?=[-,pp+tp]" 2>&1 | FileCheck %s --check-prefix=HINT
 // RUN: sed 's/"v", graph/"v", spmd.sharding = #spmd.sharding<@mesh, [{"pp"}, {}]>, graph/' %s > %t.mlir
 // RUN: sed -i '1i spmd.mesh @mesh <["pp" = 2]>' %t.mlir
-// RUN: not cleave-opt %t.mlir --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=SHARDING
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=chunks=4611686018427387905 2>&1 | FileCheck %s --check-prefix=CHUNKS
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=chunks=5000 2>&1 | FileCheck %s --check-prefix=CHUNKS
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=slices=some 2>&1 | FileCheck %s --check-prefix=SLICES
+// RUN: not cleave-opt %t.mlir --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages 2>&1 | FileCheck %s --check-prefix=SHARDING
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=chunks=4611686018427387905 2>&1 | FileCheck %s --check-prefix=CHUNKS
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=chunks=5000 2>&1 | FileCheck %s --check-prefix=CHUNKS
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=slices=some 2>&1 | FileCheck %s --check-prefix=SLICES
 
 // NAME: split-pipeline-invalid.mlir:{{[0-9]+}}:1: error: 'func.func' op has no parameter whose name begins with 'z', at which a stage is to begin
 // FIRST: error: 'func.func' op cannot begin a stage at 'w': the previous stage would be empty

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s
 
 // Two layers, of which the second begins a stage; the first weight is read behind
 // the second, too, and the update divides by the norm of all gradients.

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --split-input-file --verify-diagnostics
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --split-input-file --verify-diagnostics
 
 // A sum over all samples of what depends on a parameter cannot be known before
 // forward.

@@ -1,8 +1,8 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-schedule --pipe-verify | FileCheck %s
-// RUN: cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=none --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=NONE
-// RUN: not cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=backward 2>&1 | FileCheck %s --check-prefix=REFUSED
-// RUN: not cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=backward 2>&1 | FileCheck %s --check-prefix=SEVERAL
-// RUN: not cleave-opt %s --spmd-place=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=sideways 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-schedule --pipe-verify | FileCheck %s
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=none --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=NONE
+// RUN: not cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=backward 2>&1 | FileCheck %s --check-prefix=REFUSED
+// RUN: not cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=backward 2>&1 | FileCheck %s --check-prefix=SEVERAL
+// RUN: not cleave-opt %s --spmd-seed-shardings=micro-batches=1 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=fusion=sideways 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 
 // With one micro-batch nothing is summed ahead, and an update runs in backward,
 // behind its gradient.

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-schedule --pipe-verify --split-input-file | FileCheck %s
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages --pipe-schedule --pipe-verify --split-input-file | FileCheck %s
 
 // A mean: the count is known before forward, the sums accumulate, the check of
 // the count stands in forward, and what the seed starts is backward.

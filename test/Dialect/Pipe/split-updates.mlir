@@ -1,6 +1,6 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule | FileCheck %s
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=EXEC
-// RUN: cleave-opt %s --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule --exec-decompose --exec-fold-views --exec-select-kernels --exec-assign-layouts --exec-fuse --exec-plan-memory | FileCheck %s --check-prefix=PLAN
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule | FileCheck %s
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule | FileCheck %s --check-prefix=EXEC
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --pipe-split-stages --pipe-schedule --exec-unroll-schedule --exec-decompose --exec-fold-views --exec-select-kernels --exec-assign-layouts --exec-fuse --exec-plan-memory | FileCheck %s --check-prefix=PLAN
 
 // A value that updates two arguments is two results, each in a place of its own.
 

@@ -1,6 +1,6 @@
-// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages | FileCheck %s --check-prefix=EVEN
-// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=keep-whole=true | FileCheck %s --check-prefix=WHOLE
-// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes=mesh=pp=5 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=keep-whole=true | FileCheck %s --check-prefix=CANNOT
+// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages | FileCheck %s --check-prefix=EVEN
+// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=keep-whole=true | FileCheck %s --check-prefix=WHOLE
+// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes=mesh=pp=5 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=keep-whole=true | FileCheck %s --check-prefix=CANNOT
 
 // Of even stages, both hold the second weight.
 // EVEN-LABEL: func.func private @train.F(

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-schedule --pipe-verify | FileCheck %s
 
 // What a step writes to buffers of the gradient of the first stage is computed
 // and held in this stage alone: the scale, which its backward reads, and the

@@ -177,7 +177,7 @@ module {
 // -----
 
 // No mesh.
-// expected-error @below {{has no mesh; run --spmd-place first}}
+// expected-error @below {{has no mesh; run --spmd-seed-shardings first}}
 module {
   pipe.program @p() attributes {micro_batches = 1 : i64} {
     pipe.return

@@ -1,8 +1,8 @@
-// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-update-each=micro-batches=3 > %t
+// RUN: cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=v --pipe-update-each=micro-batches=3 > %t
 // RUN: FileCheck %s --input-file %t
 // RUN: cleave-opt %t --pipe-schedule=kind=pipedream --pipe-verify | FileCheck %s --check-prefix=ORDER
 // RUN: not cleave-opt %t --pipe-schedule=kind=1f1b 2>&1 | FileCheck %s --check-prefix=FLUSH
-// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-place --spmd-propagate --spmd-partition --pipe-split-stages=stages=v --pipe-schedule=kind=pipedream 2>&1 | FileCheck %s --check-prefix=ONCE
+// RUN: not cleave-opt %s --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings --spmd-propagate --spmd-partition --pipe-split-stages=stages=v --pipe-schedule=kind=pipedream 2>&1 | FileCheck %s --check-prefix=ONCE
 // RUN: cleave-opt %t --pipe-schedule="kind=pipedream max-staleness=0" --exec-unroll-schedule | FileCheck %s --check-prefix=INPLACE
 // RUN: cleave-opt %t --pipe-schedule=kind=pipedream --exec-unroll-schedule | FileCheck %s --check-prefix=VERSIONS
 

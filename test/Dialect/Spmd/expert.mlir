@@ -1,5 +1,5 @@
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=dp=2,ep=2 recipes=expert" | FileCheck %s
-// RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2,dp=2 recipes=expert" --spmd-place --spmd-propagate --spmd-partition --spmd-verify | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2,dp=2 recipes=expert" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-verify | FileCheck %s --check-prefix=LOCAL
 
 // Experts lie in parts where each has weights of its own; what is sent to them
 // enters, and what they made leaves, also in backward. Samples are split over

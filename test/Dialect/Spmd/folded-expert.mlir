@@ -1,7 +1,7 @@
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=megatron-sp,expert(tp)" | FileCheck %s
-// RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=megatron-sp,expert(tp)" --spmd-place --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=megatron-sp,expert(tp)" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=LOCAL
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2,dp=2 recipes=expert(dp),expert(tp),megatron" | FileCheck %s --check-prefix=BOTH
-// RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2,dp=2 recipes=expert(dp),expert(tp),megatron" --spmd-place --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=TWO
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2,dp=2 recipes=expert(dp),expert(tp),megatron" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=TWO
 
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=tp=8 recipes=megatron,expert(tp)" 2>&1 | FileCheck %s --check-prefix=EIGHT
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=tp=2,dp=4 recipes=megatron,expert(tp),expert(dp)" 2>&1 | FileCheck %s --check-prefix=PRODUCT

@@ -1,6 +1,6 @@
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=dp=2,tp=2 recipes=megatron,zero1 grains=4" | FileCheck %s --check-prefixes=CHECK,MESH
 // RUN: cleave-opt %s --spmd-apply-recipes="grains=4" | FileCheck %s --check-prefixes=CHECK,ALONE
-// RUN: cleave-opt %s --spmd-apply-recipes="mesh=dp=2,tp=2 recipes=megatron,zero1 grains=4" --spmd-place=grains=4 --spmd-pad --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=dp=2,tp=2 recipes=megatron,zero1 grains=4" --spmd-seed-shardings=grains=4 --spmd-pad --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=LOCAL
 
 // Each gradient is divided into slices, one for each grain; the squares of a
 // slice are summed by themselves, rows first. The order is the same on any mesh.

@@ -1,6 +1,6 @@
 // RUN: split-file %s %t
 // RUN: cleave-opt %t/even.mlir --spmd-apply-recipes="mesh=cp=2,tp=2 recipes=megatron,ulysses" | FileCheck %s --check-prefix=EVEN
-// RUN: cleave-opt %t/even.mlir --spmd-apply-recipes="mesh=cp=2,tp=2 recipes=megatron,ulysses" --spmd-place --spmd-propagate --spmd-partition --spmd-optimize-collectives | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %t/even.mlir --spmd-apply-recipes="mesh=cp=2,tp=2 recipes=megatron,ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives | FileCheck %s --check-prefix=LOCAL
 // RUN: cleave-opt %t/grouped.mlir --spmd-apply-recipes="mesh=cp=2,tp=4 recipes=megatron,ulysses" | FileCheck %s --check-prefix=GROUPED
 // RUN: cleave-opt %t/grouped.mlir --spmd-apply-recipes="mesh=cp=4,tp=2 recipes=megatron,ulysses" | FileCheck %s --check-prefix=DIGIT
 // RUN: cleave-opt %t/odd.mlir --spmd-apply-recipes="mesh=cp=2,tp=2 recipes=megatron,ulysses" | FileCheck %s --check-prefix=ODD

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-place=grains=4 --split-input-file --verify-diagnostics
+// RUN: cleave-opt %s --spmd-seed-shardings=grains=4 --split-input-file --verify-diagnostics
 
 // expected-error @+1 {{the number of grains, 4, is not divisible by the 8 shards of the samples}}
 module {

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file --verify-diagnostics
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=4 --split-input-file --verify-diagnostics
 
 // expected-error @+1 {{argument "ids" has 3 samples, fewer than the 4 micro-batches}}
 func.func @f(%w: tensor<3x4xf32>, %x: tensor<3x4xi64> {graph.batch_dim = 0 : i64, graph.name = "ids"}) {

@@ -1,6 +1,6 @@
-// RUN: cleave-opt %s --spmd-place=micro-batches=4 --split-input-file | FileCheck %s
-// RUN: cleave-opt %s --spmd-place=grains=4 --split-input-file | FileCheck %s --check-prefix=GRAINS
-// RUN: cleave-opt %s --spmd-place=micro-batches=3 --spmd-pad --split-input-file | FileCheck %s --check-prefix=UNEVEN
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=4 --split-input-file | FileCheck %s
+// RUN: cleave-opt %s --spmd-seed-shardings=grains=4 --split-input-file | FileCheck %s --check-prefix=GRAINS
+// RUN: cleave-opt %s --spmd-seed-shardings=micro-batches=3 --spmd-pad --split-input-file | FileCheck %s --check-prefix=UNEVEN
 
 // What micro-batches do not divide is padded: they have 3, 3 and 2 samples.
 // UNEVEN: spmd.mesh @mesh <["mb" = 3]>

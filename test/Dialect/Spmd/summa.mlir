@@ -1,6 +1,6 @@
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=row=2,col=2 recipes=summa2d" | FileCheck %s
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=depth=2,row=2,col=2 recipes=summa25d" | FileCheck %s --check-prefix=DEPTH
-// RUN: cleave-opt %s --spmd-apply-recipes="mesh=row=2,col=2 recipes=summa2d" --spmd-decompose-contraction --spmd-place --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=row=2,col=2 recipes=summa2d" --spmd-decompose-contraction --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=LOCAL
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=x=2,y=2 recipes=summa2d(x,y)" | FileCheck %s --check-prefix=NAMED
 
 // Weights lie in what they sum over and what they make; a table, which the head

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes="mesh=ep=2 recipes=expert" --spmd-place --spmd-propagate --spmd-partition --spmd-optimize-collectives | FileCheck %s
+// RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes="mesh=ep=2 recipes=expert" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives | FileCheck %s
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=ep=8 recipes=expert" 2>&1 | FileCheck %s --check-prefix=FEW
 
 // Whole tables are on each rank: indices are sent to them, rows back to the samples, and the

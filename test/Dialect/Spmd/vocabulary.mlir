@@ -1,7 +1,7 @@
-// RUN: cleave-compile %s --emit=local --mesh=tp=2 --recipe=megatron --optimizer=sgd --check-finite=off 2>/dev/null | FileCheck %s --implicit-check-not="= spmd.all_" --implicit-check-not="= spmd.reduce_scatter" --implicit-check-not="= spmd.permute"
-// RUN: cleave-compile %s --emit=local --mesh=tp=2 --recipe=megatron-sp --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=SP
-// RUN: cleave-compile %s --emit=local --mesh=tp=5 --recipe=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=PADDED
-// RUN: cleave-compile %s --emit=local --mesh=tp=20 --recipe=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=WHOLE
+// RUN: cleave-compile %s --emit=local --mesh=tp=2 --plan=megatron --optimizer=sgd --check-finite=off 2>/dev/null | FileCheck %s --implicit-check-not="= spmd.all_" --implicit-check-not="= spmd.reduce_scatter" --implicit-check-not="= spmd.permute"
+// RUN: cleave-compile %s --emit=local --mesh=tp=2 --plan=megatron-sp --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=SP
+// RUN: cleave-compile %s --emit=local --mesh=tp=5 --plan=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=PADDED
+// RUN: cleave-compile %s --emit=local --mesh=tp=20 --plan=megatron --optimizer=sgd 2>/dev/null | FileCheck %s --check-prefix=WHOLE
 
 // All that is moved with the vocabulary in two parts: 4x6x8 numbers for the
 // embedding and each product, and three times 4x6 for the loss. The table's

@@ -80,7 +80,7 @@ def parse_mappings(text):
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory")
     assert models.main(["gpt", *SIZES[request.param].split(), "-o", str(folder / "m.mlir")]) == 0
-    compiled = subprocess.run([tool("cleave-compile"), "m.mlir", "-o", "m.so", "--clip", "1",
+    compiled = subprocess.run([tool("cleave-compile"), "m.mlir", "-o", "m.so", "--max-grad-norm", "1",
                                "--report", "report.json", "--threads", "2"], cwd=folder,
                               capture_output=True, text=True)
     assert compiled.returncode == 0, compiled.stderr

@@ -62,8 +62,9 @@ SAMPLE = [(list(SHAPES)[index % len(SHAPES)], *plan) for index, plan in enumerat
 
 def report(form):
     ids, labels = tokens(B, S, form.shape.V)
-    step = cleave.compile(form.shape.build(S), dict(input_ids=ids, labels=labels), threads=1,
-                          mesh=form.sizes or None, plan=form.plan or None, max_logits_bytes=1 << 16,
+    step = cleave.compile(form.shape.build(S), dict(input_ids=ids, labels=labels),
+                          target=cleave.Target(threads=1), mesh=form.sizes or None,
+                          plan=form.plan or None, memory=cleave.Memory(max_logits_bytes=1 << 16),
                           optimizer=cleave.AdamW(lr=1e-3))
     return step.report()
 

@@ -17,8 +17,8 @@ from proofs import ALL
 
 OPTIONS = [
     "", "--precision=bf16", "--recompute=none", "--precision=bf16 --recompute=full",
-    "--micro-batches=2", "--mesh=pp=2 --micro-batches=4", "--mesh=dp=2 --recipe=zero3",
-    "--mesh=tp=2 --recipe=megatron-sp --precision=bf16",
+    "--micro-batches=2", "--mesh=pp=2 --micro-batches=4", "--mesh=dp=2 --plan=zero3",
+    "--mesh=tp=2 --plan=megatron-sp --precision=bf16",
     "--mesh=pp=2 --micro-batches=4 --schedule=zb-h1",
     "--precision=fp16 --optimizer-fusion=none --micro-batches=4",
 ]

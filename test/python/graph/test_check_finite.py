@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 from training_support import ALL, gpt2, named_tokens, same_bits, snapshot, token_batches, tokens
 
 BATCH, LENGTH, VOCAB, WIDTH, LAYERS = 8, 4, 32, 8, 4
@@ -93,8 +94,8 @@ LARGE = dict(factor={0: 3e38})
 
 def compiled(model=Spoilable, optimizer=None, **settings):
     torch.manual_seed(0)
-    return cleave.compile(model(), inputs(), seed=5,
-                          optimizer=optimizer or cleave.AdamW(lr=1e-2), **settings)
+    return cleave.compile(model(), inputs(), seed=5, optimizer=optimizer or cleave.AdamW(lr=1e-2),
+                          **grouped(**settings))
 
 
 def check_stops(step, spoilt=SPOILT):
@@ -218,8 +219,9 @@ def test_finite_steps_have_the_same_bits(settings):
     runs = []
     for check in (True, False):
         torch.manual_seed(0)
-        step = cleave.compile(gpt2(**dropout), named_tokens(), seed=5, check_finite=check,
-                              optimizer=cleave.AdamW(lr=1e-2), **settings)
+        step = cleave.compile(gpt2(**dropout), named_tokens(), seed=5,
+                              optimizer=cleave.AdamW(lr=1e-2),
+                              **grouped(check_finite=check, **settings))
         runs.append(([step(*batch) for batch in token_batches(3)], snapshot(step)))
     assert runs[0][0] == runs[1][0] and same_bits(runs[0][1], runs[1][1])
 

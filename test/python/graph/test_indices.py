@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import cleave
 from cleave import StepError
+from cleave.compiler.entrance import grouped
 from training_support import same_bits, snapshot
 
 ROWS, WIDTH = 10, 8
@@ -41,7 +42,7 @@ def compiled(shift=0, *, positions=None, loss_fn=loss, **settings):
     ids = torch.arange(6).repeat(4, 1)
     return model, (ids, ids), cleave.compile(model, (ids, ids), loss_fn=loss_fn,
                                              optimizer=cleave.SGD(lr=0.1, max_grad_norm=1.0),
-                                             **settings)
+                                             **grouped(**settings))
 
 
 MESHES = [{}, {"mesh": {"dp": 2}}, {"mesh": {"pp": 2}, "micro_batches": 2},
@@ -144,8 +145,8 @@ def test_each_layer_is_guarded(settings):
     ids = torch.arange(6).repeat(4, 1)
     for wrong in (None, 0, 1, 2, 3):
         torch.manual_seed(0)
-        step = cleave.compile(Looks(wrong), (ids, ids), loss_fn=loss,
-                              optimizer=cleave.SGD(lr=0.1), **settings)
+        step = cleave.compile(Looks(wrong), (ids, ids), loss_fn=loss, optimizer=cleave.SGD(lr=0.1),
+                              **grouped(**settings))
         before = snapshot(step)
         if wrong is None:
             assert float(step(ids, ids)) > 0 and not same_bits(snapshot(step), before)

@@ -17,6 +17,7 @@ import cleave
 from cleave.testing.dual import relative_error
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import TraceError, trace
+from cleave.compiler.entrance import grouped
 from recipe_runs import MAKERS, OPTIMIZERS, agree, family, random_inputs
 from trace_support import AllDouble, entry_text, text_in_double
 from training_support import assert_close
@@ -254,15 +255,15 @@ def traced_family(name):
     ("gpt2", 3, "pp=4", ["--micro-batches=2", "--schedule=zb-h1", "--modules="
                          + ",".join(f"transformer.h.{k}." for k in (1, 2, 3))]),
     ("llama", 1, "pp=4", ["--micro-batches=2", "--modules=4"]),
-    ("llama", 2, "pp=2,dp=2", ["--modules=4", "--recipe=zero1"]),
-    ("llama", 4, "pp=2,dp=2", ["--modules=4", "--recipe=zero3"]),
-    ("gpt2", 2, "pp=2,tp=2", ["--modules=4", "--recipe=megatron-sp", "--micro-batches=2"]),
-    ("gpt2", 2, "tp=2,dp=2", ["--modules=4", "--recipe=megatron,zero1"]),
+    ("llama", 2, "pp=2,dp=2", ["--modules=4", "--plan=zero1"]),
+    ("llama", 4, "pp=2,dp=2", ["--modules=4", "--plan=zero3"]),
+    ("gpt2", 2, "pp=2,tp=2", ["--modules=4", "--plan=megatron-sp", "--micro-batches=2"]),
+    ("gpt2", 2, "tp=2,dp=2", ["--modules=4", "--plan=megatron,zero1"]),
 ])
 def test_devices_equal_one(tmp_path, name, horizon, mesh, flags):
     model = traced_family(name)
     optimizer = OPTIMIZERS["adamw"]
-    shared = [f"--grad-horizon={horizon}", "--clip=0.5"]
+    shared = [f"--grad-horizon={horizon}", "--max-grad-norm=0.5"]
     modules = next((flag for flag in flags if "modules" in flag), "--modules=4")
     step = emit(tmp_path, model, "step", *optimizer, *shared, modules)
     inputs = random_inputs(step)
@@ -281,11 +282,10 @@ def test_devices_equal_one(tmp_path, name, horizon, mesh, flags):
 
 
 def compiled(model, horizon, **settings):
-    return cleave.compile(
-        model, tokens(), grad_horizon=horizon,
-        optimizer=cleave.AdamW(lr=1e-2, eps=1e-5, weight_decay=0.1, max_grad_norm=1.0,
+    return cleave.compile(model, tokens(),
+                          optimizer=cleave.AdamW(lr=1e-2, eps=1e-5, weight_decay=0.1, max_grad_norm=1.0,
                                no_decay=lambda name, p: p.ndim < 2),
-        **{"modules": 4, "micro_batches": 2, **settings})
+                          **grouped(grad_horizon=horizon, **{"modules": 4, "micro_batches": 2, **settings}))
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
@@ -371,19 +371,19 @@ def test_modules_of_even_cost_are_those_named():
 
 
 @pytest.mark.parametrize("settings, error, message", [
-    (dict(horizon=0), ValueError, "grad_horizon is 0; it must be at least 1"),
-    (dict(horizon=1, modules=1), ValueError, "modules is 1; it must be at least 2"),
+    (dict(horizon=0), ValueError, "grad_horizon must be positive, not 0"),
+    (dict(horizon=1, modules=1), cleave.CompileError, "cut into 1 module: a gradient horizon needs two"),
     (dict(horizon=1, modules=[]), ValueError, "modules is empty"),
-    (dict(horizon=1, modules=["layers.1.", ""]), ValueError, "modules has .., with which no"),
+    (dict(horizon=1, modules=["layers.1.", ""]), ValueError, "modules has ''; an entry is a text without a comma"),
     (dict(horizon=1, modules=None), cleave.CompileError, "cut into 1 module: .*--modules"),
-    (dict(horizon=1, modules="layers.1."), TypeError, "modules is not a sequence"),
+    (dict(horizon=1, modules={"layers.1."}), TypeError, "modules is a text, not"),
     (dict(horizon=1, modules=["layer.1."]), cleave.CompileError, "begins with 'layer.1.'"),
     (dict(horizon=1, head="layers.9."), cleave.CompileError, "the head is to begin"),
     (dict(horizon=1, modules=["layers.1.out."]), cleave.CompileError, "2 values are live"),
     (dict(horizon=1, modules=["layers.2.", "layers.1."]), cleave.CompileError,
      "the module before it would be empty"),
     (dict(horizon=1, modules=90), cleave.CompileError, "cannot be cut into 90 modules"),
-    (dict(horizon=None, modules=4), ValueError, "grad_horizon, which is not given"),
+    (dict(horizon=None, modules=4), ValueError, "modules needs grad_horizon"),
 ])
 def test_bad_modules(settings, error, message):
     with pytest.raises(error, match=message):
@@ -415,7 +415,7 @@ class NoLoss(nn.Module):
 
 def test_a_model_without_a_loss():
     with pytest.raises(TraceError, match="returns no scalar loss"):
-        cleave.compile(NoLoss(), (torch.randn(2, 4),), grad_horizon=1, modules=2)
+        cleave.compile(NoLoss(), (torch.randn(2, 4),), interlock=cleave.Interlock(1, modules=2))
 
 
 def test_from_a_file(tmp_path):

@@ -23,11 +23,13 @@ from proofs import ALL
 
 #: Choices that are drawn, and that no random model takes, and why.
 NEVER_TAKEN = {
-    "horizon=true": "the models have no numbered list of layers; test_interlock.py",
+    "grad_horizon=true": "the models have no numbered list of layers; test_interlock.py",
+    "modules=2": "they are those of grad_horizon",
 }
 
 #: What passes are never drawn, and why.
 NEVER_RUN = {
+    "spmd-place": "the former name of spmd-seed-shardings",
     "exec-merge-launches": "programs of GPUs alone have it: test_cuda_device.py, MemoryTest.cpp",
 }
 
@@ -83,7 +85,7 @@ def test_every_registered_pass_is_drawn():
 
 
 def test_every_recipe_is_drawn():
-    recipes = named_by(refusal("--mesh=dp=2", "--recipe=none-such"))
+    recipes = named_by(refusal("--mesh=dp=2", "--plan=none-such"))
     assert len(recipes) > 10
     assert {f"recipe={name}" for name in recipes} <= drawn(2000)["choices"].keys()
 

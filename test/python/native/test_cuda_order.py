@@ -23,21 +23,21 @@ pytestmark = pytest.mark.skipif(
 LAYOUTS = {
     "state": ("gpt", ["--offload=state"]),
     "saved": ("gpt", ["--offload=state,saved"]),
-    "zero1": ("gpt", ["--mesh=dp=2", "--recipe=zero1", "--offload=state,saved"]),
-    "zero2": ("gpt", ["--mesh=dp=2", "--recipe=zero2"]),
-    "zero3": ("llama", ["--mesh=dp=4", "--recipe=zero3", "--offload=state"]),
-    "sequence": ("gpt", ["--mesh=tp=2", "--recipe=megatron-sp"]),
-    "chunks": ("gpt", ["--mesh=tp=2", "--recipe=megatron-sp", "--collective-chunks=2",
-                       "--collective-chunk-kib=0", "--bucket-kib=0"]),
-    "both": ("bert", ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero2"]),
-    "ring": ("llama", ["--mesh=cp=2", "--recipe=ring"]),
-    "ulysses": ("gpt", ["--mesh=cp=2", "--recipe=ulysses"]),
-    "experts": ("mixtral", ["--mesh=ep=2", "--recipe=expert"]),
+    "zero1": ("gpt", ["--mesh=dp=2", "--plan=zero1", "--offload=state,saved"]),
+    "zero2": ("gpt", ["--mesh=dp=2", "--plan=zero2"]),
+    "zero3": ("llama", ["--mesh=dp=4", "--plan=zero3", "--offload=state"]),
+    "sequence": ("gpt", ["--mesh=tp=2", "--plan=megatron-sp"]),
+    "chunks": ("gpt", ["--mesh=tp=2", "--plan=megatron-sp", "--collective-chunks=2",
+                       "--collective-chunk-bytes=0", "--bucket-bytes=0"]),
+    "both": ("bert", ["--mesh=dp=2,tp=2", "--plan=megatron-sp,zero2"]),
+    "ring": ("llama", ["--mesh=cp=2", "--plan=ring"]),
+    "ulysses": ("gpt", ["--mesh=cp=2", "--plan=ulysses"]),
+    "experts": ("mixtral", ["--mesh=ep=2", "--plan=expert"]),
     "1f1b": ("gpt", ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"]),
     "zb-h1": ("t5", ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1"]),
     "checked": ("gpt", ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-h1",
                         "--post-validation"]),
-    "all": ("gpt", ["--mesh=pp=2,dp=2", "--micro-batches=2", "--schedule=1f1b", "--recipe=zero2",
+    "all": ("gpt", ["--mesh=pp=2,dp=2", "--micro-batches=2", "--schedule=1f1b", "--plan=zero2",
                     "--offload=state,saved"]),
 }
 #: By NCCL, through the host, or between ranks that share a GPU.
@@ -269,7 +269,7 @@ EQUIVALENT = {
 #: All that a step computes counts: each position has a label, the norm of all gradients clips them.
 #: Parameters are so large that attention is not uniform, and its gradients count in the norm.
 SCALE = 0.3
-STEP = ["--optimizer=sgd", "--momentum=0.9", "--clip=0.1"]
+STEP = ["--optimizer=sgd", "--momentum=0.9", "--max-grad-norm=0.1"]
 
 
 def launches(record, fault):

@@ -36,9 +36,9 @@ needs_mpi = pytest.mark.skipif(
 
 #: The number of ranks, and what is compiled for them.
 LAYOUTS = {
-    "zero2": (2, ["--mesh=dp=2", "--recipe=zero2"]),
+    "zero2": (2, ["--mesh=dp=2", "--plan=zero2"]),
     "1f1b": (2, ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"]),
-    "both": (4, ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero1", "--precision=bf16"]),
+    "both": (4, ["--mesh=dp=2,tp=2", "--plan=megatron-sp,zero1", "--precision=bf16"]),
 }
 #: What another launch may have set.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",

@@ -22,23 +22,23 @@ pytestmark = pytest.mark.skipif(
     reason="needs NVIDIA's headers and clang")
 
 LAYOUTS = {
-    "zero1": ["--mesh=dp=2", "--recipe=zero1"],
-    "zero2": ["--mesh=dp=2", "--recipe=zero2"],
-    "zero3": ["--mesh=dp=4", "--recipe=zero3"],
-    "sequence": ["--mesh=tp=2", "--recipe=megatron-sp"],
-    "both": ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero2"],
+    "zero1": ["--mesh=dp=2", "--plan=zero1"],
+    "zero2": ["--mesh=dp=2", "--plan=zero2"],
+    "zero3": ["--mesh=dp=4", "--plan=zero3"],
+    "sequence": ["--mesh=tp=2", "--plan=megatron-sp"],
+    "both": ["--mesh=dp=2,tp=2", "--plan=megatron-sp,zero2"],
     "1f1b": ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"],
     "zb-h1": ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
     "gpipe": ["--mesh=pp=2", "--micro-batches=4", "--schedule=gpipe"],
-    "interleaved": ["--mesh=pp=2", "--micro-batches=4", "--schedule=interleaved", "--chunks=2"],
+    "interleaved": ["--mesh=pp=2", "--micro-batches=4", "--schedule=interleaved", "--virtual-stages=2"],
     "zb-v": ["--mesh=pp=2", "--micro-batches=4", "--schedule=zb-v"],
     "dualpipe-v": ["--mesh=pp=2", "--micro-batches=4", "--schedule=dualpipe-v"],
-    "ring": ["--mesh=cp=2", "--recipe=ring"],
-    "two-ring": ["--mesh=cp=2", "--recipe=two-ring"],
-    "summa2d": ["--mesh=row=2,col=2", "--recipe=summa2d"],
-    "summa25d": ["--mesh=depth=2,row=2,col=2", "--recipe=summa25d"],
-    "ulysses": ["--mesh=cp=2", "--recipe=ulysses"],
-    "experts": ["--mesh=ep=2", "--recipe=expert"],
+    "ring": ["--mesh=cp=2", "--plan=ring"],
+    "two-ring": ["--mesh=cp=2", "--plan=two-ring"],
+    "summa2d": ["--mesh=row=2,col=2", "--plan=summa2d"],
+    "summa25d": ["--mesh=depth=2,row=2,col=2", "--plan=summa25d"],
+    "ulysses": ["--mesh=cp=2", "--plan=ulysses"],
+    "experts": ["--mesh=ep=2", "--plan=expert"],
 }
 FAMILY = {"experts": "mixtral", "ring": "llama", "two-ring": "llama", "zero3": "llama"}
 #: Layers of schedules whose positions have several stages each.
@@ -201,9 +201,9 @@ def test_a_check_that_fails_leaves_the_state(ways, tmp_path, monkeypatch):
     optimizer keep every byte, whatever has been enqueued. The next step is as usual."""
     monkeypatch.setenv("CLEAVE_NCCL", "on" if ways == "nccl" else "off")
     monkeypatch.setenv("CLEAVE_SHARED_GPU", "on" if ways == "shared" else "off")
-    layout = [] if ways == "one" else ["--mesh=dp=2", "--recipe=zero1"]
+    layout = [] if ways == "one" else ["--mesh=dp=2", "--plan=zero1"]
     device = compile_both(model("gpt", tmp_path), tmp_path, *layout, "--optimizer=adamw",
-                          "--clip=1")[1]
+                          "--max-grad-norm=1")[1]
     record = tmp_path / "record"
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(record))
     # The third run is the first of graphs.

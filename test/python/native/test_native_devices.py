@@ -57,7 +57,7 @@ def drawn_placement(seed):
 def commands(text, **options):
     """What the collectives of a placed model are."""
     out = optimize(text, "--graph-differentiate", "--graph-apply-optimizer=optimizer=sgd",
-                   "--spmd-place", "--spmd-propagate", "--spmd-partition")
+                   "--spmd-seed-shardings", "--spmd-propagate", "--spmd-partition")
     return set(re.findall(r"spmd\.(all_\w+|reduce_scatter|permute)", out))
 
 

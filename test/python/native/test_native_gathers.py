@@ -9,6 +9,7 @@ from torch import nn
 
 import cleave
 from cleave import P
+from cleave.compiler.entrance import grouped
 
 
 class Gathers(nn.Module):
@@ -59,7 +60,8 @@ def test_sums_of_gathers(read, count, settings):
     i, j = (torch.randint(0, 4, (4, count), generator=generator) for _ in range(2))
     loss = module(x, i, j)
     loss.backward()
-    step = cleave.compile(module, (x, i, j), threads=1, optimizer=cleave.SGD(lr=0.5), **settings)
+    step = cleave.compile(module, (x, i, j), optimizer=cleave.SGD(lr=0.5),
+                          **grouped(threads=1, **settings))
     assert float(step(x, i, j)) == pytest.approx(loss.item(), rel=1e-5)
     state = step.state_dict()
     for name, parameter in module.named_parameters():

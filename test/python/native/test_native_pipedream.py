@@ -12,6 +12,7 @@ import re
 import pytest
 
 import cleave
+from cleave.compiler.entrance import grouped
 from native_pairs import agree
 from native_pipedream import CALLS, EACH, Simulation, asynchronous, sgd
 from pipedream_simulation import stages_of
@@ -164,7 +165,7 @@ def test_a_checkpoint_counts_updates(settings, calls):
     results = []
     for given in (piped, single):
         other = cleave.compile(case.build(), case.examples(), optimizer=adam(),
-                               **{"max_staleness": 0, **settings} if settings else {})
+                               **grouped(**{"max_staleness": 0, **settings} if settings else {}))
         other.load_state_dict(given.state_dict())
         other.load_training_state(given.training_state())
         assert other.training_state()["step"] * calls == 4 * CALLS

@@ -136,7 +136,7 @@ CASES = [("weighted", *case) for case in GROUPED] + [("mixtral-weighted", *c) fo
 def test_gradients_are_those_of_the_definition(tmp_path, name, mesh, recipe, micro_batches):
     """In f64. Micro-batches have different numbers of labels that count."""
     program = emit(tmp_path, name, "scheduled", "--optimizer=sgd", f"--mesh={mesh}",
-                   f"--recipe={recipe}", f"--micro-batches={micro_batches}")
+                   f"--plan={recipe}", f"--micro-batches={micro_batches}")
     inputs = random_inputs(emit(tmp_path, name, "step", "--optimizer=sgd"))
     inputs["labels"][:BATCH // 4, 2:] = -100
     module = MAKERS[name]().train().double()

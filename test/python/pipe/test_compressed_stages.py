@@ -15,6 +15,7 @@ import torch
 import cleave
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from cleave.trace import trace
+from cleave.compiler.entrance import grouped
 from pipedream_simulation import OPTIMIZERS as ASYNCHRONOUS
 from pipedream_simulation import (Simulation, first_inputs, program_of, stages_of, state_after,
                                   step_of)
@@ -26,7 +27,7 @@ DENSITY = 0.1
 CASES = [
     ("gpt2", "pp=2", "", 2, ["--schedule=gpipe"]),
     ("llama", "pp=2", "", 4, ["--schedule=1f1b"]),
-    ("gpt2", "pp=2,dp=2", "", 2, ["--schedule=interleaved", "--chunks=2"]),
+    ("gpt2", "pp=2,dp=2", "", 2, ["--schedule=interleaved", "--virtual-stages=2"]),
     ("llama", "pp=2,tp=2", "megatron", 2, ["--schedule=zb-h1"]),
     ("gpt2", "pp=2,tp=2", "megatron-sp", 2, ["--stages=transformer.h.1."]),
     ("bert", "pp=2,dp=2", "zero1", 2, ["--schedule=zb-h2"]),
@@ -46,7 +47,7 @@ CASES = [
 
 def masked(folder, name, mesh, *flags, density=DENSITY, optimizer="adamw"):
     """The step of whole tensors."""
-    kept = [flag for flag in flags if flag.startswith(("--stages", "--chunks", "--schedule"))]
+    kept = [flag for flag in flags if flag.startswith(("--stages", "--virtual-stages", "--schedule"))]
     return emit(folder, name, "step", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
                 f"--compress-stages={density}", *kept)
 
@@ -59,7 +60,7 @@ def test_stages_equal_the_step_of_whole_tensors(tmp_path, case):
     inputs = random_inputs(step)
     expected = interpret(step, inputs, entry="train")
     text = emit(tmp_path, name, "scheduled", *OPTIMIZERS["adamw"], f"--mesh={mesh}",
-                f"--recipe={recipes}", f"--micro-batches={micro_batches}",
+                f"--plan={recipes}", f"--micro-batches={micro_batches}",
                 f"--compress-stages={DENSITY}", *flags)
     found = interpret(text, inputs, entry="train")
     agree(found[0], expected[0])
@@ -174,8 +175,8 @@ def compiled(density=None, mesh=None, batch=8, sizes=WIDE, **options):
     torch.manual_seed(0)
     model = cleave.models.gpt(**sizes)
     ids = torch.randint(0, 64, (batch, 16))
-    return cleave.compile(model, (ids, ids), mesh=mesh or {"pp": 4}, compress_stages=density,
-                          check="off", **{"micro_batches": 4, **options})
+    return cleave.compile(model, (ids, ids), mesh=mesh or {"pp": 4}, check="off",
+                          **grouped(compress_stages=density, **{"micro_batches": 4, **options}))
 
 
 def linked(step):
@@ -271,7 +272,7 @@ def test_ranks_equal_the_interpreter(tmp_path, mesh, plan, schedule, chunks):
     ids = torch.randint(0, 64, (8, 16))
     path = tmp_path / "gpt.mlir"
     path.write_text(trace(model, (ids, ids)).mlir)
-    flags = [f"--chunks={chunks}"] if chunks else []
+    flags = [f"--virtual-stages={chunks}"] if chunks else []
     text = run_tool([tool("cleave-compile"), str(path), "--emit=step", "--optimizer=sgd",
                      "--momentum=0.9", "--mesh=pp=2", "--compress-stages=0.1",
                      f"--schedule={schedule}", *flags])
@@ -308,16 +309,17 @@ def test_losses_fall(options):
 
 @pytest.mark.parametrize("density", ["0", "-0.1", "1.01", "nan", "inf"])
 def test_bad_shares(tmp_path, density):
-    with pytest.raises(ToolError, match="--compress-stages must be above 0 and at most 1"):
+    with pytest.raises(ToolError, match="--compress-stages (must be above 0 and at most 1|is a finite number), not"):
         emit(tmp_path, "gpt2", "step", "--mesh=pp=2", f"--compress-stages={density}")
-    with pytest.raises(ValueError, match="compress_stages is .*; it must be above 0 and at most 1"):
+    with pytest.raises(ValueError, match="compress_stages (must be above 0 and at most 1|is a finite number), not"):
         cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),),
-                       compress_stages=float(density))
+                       lossy=cleave.Lossy(compress_stages=float(density)))
 
 
 def test_shares_are_numbers():
-    with pytest.raises(TypeError, match="compress_stages is str, not a share of elements"):
-        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),), compress_stages="0.1")
+    with pytest.raises(ValueError, match="compress_stages is a finite number, not '"):
+        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),),
+                       lossy=cleave.Lossy(compress_stages="0.1"))
 
 
 @pytest.mark.parametrize("flags, message", [

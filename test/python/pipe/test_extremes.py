@@ -14,6 +14,7 @@ from torch import nn
 
 import cleave
 from cleave.testing.tools import interpret
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 
 LAYOUTS = [(parts, pp, dp) for parts in (1, 2, 4) for pp in (1, 2) for dp in (1, 2)]
@@ -60,7 +61,8 @@ def data(count=2, samples=16):
 def compiled(module, x, y, parts, pp, dp, **settings):
     mesh = {name: size for name, size in (("pp", pp), ("dp", dp)) if size > 1}
     return cleave.compile(module, (x, y), F.mse_loss, optimizer=cleave.SGD(lr=0.1),
-                          micro_batches=parts, check="off", mesh=mesh or None, **settings)
+                          micro_batches=parts, check="off", mesh=mesh or None,
+                          **grouped(**settings))
 
 
 def same(found, expected, bound=1e-6):
@@ -104,7 +106,7 @@ def test_extremes_in_a_fixed_order():
     (x, y), *_ = data()
     expected = Extremes()
     step = cleave.compile(copy.deepcopy(expected), (x, y), F.mse_loss, check="off",
-                          optimizer=cleave.SGD(lr=0.1), deterministic=8)
+                          optimizer=cleave.SGD(lr=0.1), numerics=cleave.Numerics(deterministic=8))
     assert "accumulate:max" in step.ir("scheduled") and "tree_sums" in step.ir("scheduled")
     step(x, y)
     expected(x)

@@ -35,7 +35,7 @@ MAKERS.update({f"{name}-still": family(name) for name in STILL})
 
 def test_schedules_are_all_that_are_synchronous():
     rows = run_tool([tool("cleave-compile"), "--schedule=help"]).splitlines()[1:]
-    names = {row.split()[0] for row in rows if re.match(r"\S+ +(\d|--chunks)", row)}
+    names = {row.split()[0] for row in rows if re.match(r"\S+ +(\d|--virtual-stages)", row)}
     assert names == {*SCHEDULES, "pipedream"}
 
 
@@ -58,7 +58,7 @@ def axes_of(program):
 def test_sixteen_ranks_equal_one_device(tmp_path_factory, case):
     program = check_scheduled(
         tmp_path_factory, case.model, case.mesh, case.recipe, case.optimizer,
-        case.micro_batches, flags=[f"--schedule={case.schedule}", f"--chunks={case.chunks}"])
+        case.micro_batches, flags=[f"--schedule={case.schedule}", f"--virtual-stages={case.chunks}"])
     assert f"pipe.stages = {2 * case.chunks}" in program
     assert axes_of(program) >= {"dp", "cp", "tp"}
 
@@ -102,7 +102,7 @@ def test_sixteen_ranks_equal_pytorch(tmp_path, plan, optimizer, name):
     flags = OPTIMIZERS[optimizer]
     schedule = ["zb-v", "1f1b", "interleaved"][STILL.index(name)]
     program = emit(tmp_path, f"{name}-still", "scheduled", *flags, f"--mesh={MESH}",
-                   f"--recipe={PLANS[plan]}", f"--micro-batches={MICRO_BATCHES}",
+                   f"--plan={PLANS[plan]}", f"--micro-batches={MICRO_BATCHES}",
                    f"--schedule={schedule}")
     case = family_case(name, batch=BATCH, length=LENGTH)
     own = own_run(emit(tmp_path, f"{name}-still", "step", *flags), program, case, steps=2)
@@ -132,5 +132,5 @@ def test_faults_on_sixteen_ranks_are_found(tmp_path, plan):
 ])
 def test_an_axis_does_one_thing(tmp_path, plan, message):
     with pytest.raises(ToolError, match=message):
-        emit(tmp_path, "gpt2", "scheduled", f"--mesh={MESH}", f"--recipe={plan}",
+        emit(tmp_path, "gpt2", "scheduled", f"--mesh={MESH}", f"--plan={plan}",
              "--micro-batches=2")

@@ -140,10 +140,10 @@ def test_a_schedule_by_hand(tmp_path, tmp_path_factory):
                             flags=[*flags, "--pipe-gather=once"])
     assert added == written
     # As it is shown it is read again.
-    shown = emit(tmp_path, "gpt2", "schedule", "--mesh=pp=2,dp=2", "--recipe=zero3",
+    shown = emit(tmp_path, "gpt2", "schedule", "--mesh=pp=2,dp=2", "--plan=zero3",
                  "--micro-batches=2", "--pipe-gather=once")
     path.write_text(shown)
-    again = emit(tmp_path, "gpt2", "schedule", "--mesh=pp=2,dp=2", "--recipe=zero3",
+    again = emit(tmp_path, "gpt2", "schedule", "--mesh=pp=2,dp=2", "--plan=zero3",
                  "--micro-batches=2", *flags)
     assert [line for line in again.splitlines() if line[0] != "#"] == [
         line for line in shown.splitlines() if line[0] != "#"]
@@ -172,7 +172,7 @@ def test_bad_schedules_by_hand(tmp_path, text, flags, message):
     path = tmp_path / "mine.sched"
     path.write_text(text)
     with pytest.raises(ToolError, match=message):
-        emit(tmp_path, "gpt2", "scheduled", "--mesh=pp=2,dp=2", "--recipe=zero3",
+        emit(tmp_path, "gpt2", "scheduled", "--mesh=pp=2,dp=2", "--plan=zero3",
              "--micro-batches=2", f"--schedule-file={path}", *flags)
 
 
@@ -183,7 +183,7 @@ def test_bad_schedules_by_hand(tmp_path, text, flags, message):
 ])
 def test_bad_flags(tmp_path, model, flags, message):
     with pytest.raises(ToolError, match=message):
-        emit(tmp_path, model, "scheduled", "--mesh=pp=2,dp=2", "--recipe=zero3", *flags)
+        emit(tmp_path, model, "scheduled", "--mesh=pp=2,dp=2", "--plan=zero3", *flags)
 
 
 def test_bad_arguments():
@@ -202,7 +202,7 @@ def test_report_of_gathers_once(tmp_path):
     """Psi is what a stage holds when it is gathered: once, one of two devices sends
     half of it; for each of 4 micro-batches, forward and backward do, but for what
     one of them does not read."""
-    flags = ["--mesh=pp=2,dp=2", "--recipe=zero3", "--micro-batches=4"]
+    flags = ["--mesh=pp=2,dp=2", "--plan=zero3", "--micro-batches=4"]
     each = schedule_report(tmp_path, *flags)["weight_gathers"]
     report = schedule_report(tmp_path, *flags, "--pipe-gather=once")
     once = report["weight_gathers"]
@@ -221,9 +221,9 @@ def test_report_of_gathers_once(tmp_path):
 
 def test_report_of_reductions(tmp_path):
     """ZeRO-1 reduces each gradient once, ZeRO-3 for each micro-batch."""
-    flags = ["--mesh=pp=2,dp=2", "--micro-batches=4", "--clip=0.5"]
-    first = schedule_report(tmp_path, *flags, "--recipe=zero1")
-    third = schedule_report(tmp_path, *flags, "--recipe=zero3")["reductions"]
+    flags = ["--mesh=pp=2,dp=2", "--micro-batches=4", "--max-grad-norm=0.5"]
+    first = schedule_report(tmp_path, *flags, "--plan=zero1")
+    third = schedule_report(tmp_path, *flags, "--plan=zero3")["reductions"]
     once = first["reductions"]
     whole = sum(stage["parameter_bytes"] for stage in first["stages"])
     assert once["sent_bytes_per_step"] - once["sent_bytes_once"] <= 4 * 8
@@ -251,8 +251,8 @@ def test_report_adds_up(tmp_path, mesh, recipes, more):
     but for single numbers, such as the loss, and whole parameters that are too small."""
     path, model = tmp_path / "report.json", tmp_path / "model.mlir"
     model.write_text(traced_text("gpt2"))
-    run_tool([tool("cleave-compile"), str(model), f"--mesh={mesh}", f"--recipe={recipes}",
-              "--micro-batches=4", "--clip=1", f"--report={path}", *more])
+    run_tool([tool("cleave-compile"), str(model), f"--mesh={mesh}", f"--plan={recipes}",
+              "--micro-batches=4", "--max-grad-norm=1", f"--report={path}", *more])
     report = json.loads(path.read_text())
     train = report["communication"]["train"]
     sent = collections.Counter()
@@ -290,7 +290,7 @@ def test_auto_is_what_its_rule_says(tmp_path):
     for devices, optimizer, choice in [(2, "adamw", "once"), (4, "adamw", "each"),
                                        (2, "sgd", "each")]:
         gathers = schedule_report(
-            tmp_path, f"--mesh=pp=2,dp={devices}", "--recipe=zero3", "--micro-batches=2",
+            tmp_path, f"--mesh=pp=2,dp={devices}", "--plan=zero3", "--micro-batches=2",
             f"--optimizer={optimizer}", "--pipe-gather=auto")["weight_gathers"]
         assert gathers["choice"].startswith(f"{choice}: gathered parameters of ")
         assert (gathers["count_once"] > 0) == (choice == "once")

@@ -44,7 +44,7 @@ class Pipeline:
         self.model = folder / "gpt2.mlir"
         self.model.write_text(trace(gpt2(**changes), named_tokens(batch=8)).mlir)
         self.flags = [self.model, f"--mesh={mesh}", f"--micro-batches={MICRO_BATCHES}",
-                      "--clip=1", "--threads=4"]
+                      "--max-grad-norm=1", "--threads=4"]
         if "pp" in mesh:
             self.flags.append(f"--schedule={schedule}")
         self.trace = folder / "trace.json"
@@ -318,12 +318,12 @@ def test_costs_of_another_model(pipelines, tmp_path):
                                  ({}, 16, 1), ({}, 8, 0)]:
         model = gpt2(tie_word_embeddings=False, **changes)
         other.write_text(trace(model, named_tokens(batch=batch)).mlir)
-        said = call(tool("cleave-compile"), other, *flags, "--micro-batches=4", "--clip=1",
+        said = call(tool("cleave-compile"), other, *flags, "--micro-batches=4", "--max-grad-norm=1",
                     code=code)
         assert ("a run of F" in said) == bool(code)
     other.write_text(trace(gpt2(tie_word_embeddings=False), named_tokens(batch=16)).mlir)
     assert "measured" in call(tool("cleave-compile"), other, *flags, "--micro-batches=8",
-                              "--clip=1")
+                              "--max-grad-norm=1")
     # A trace without that fact serves any.
     events = json.loads(pipeline.trace.read_text())["traceEvents"]
     for event in events:
@@ -331,7 +331,7 @@ def test_costs_of_another_model(pipelines, tmp_path):
     (tmp_path / "plain.json").write_text(json.dumps(events))
     other.write_text(trace(gpt2(tie_word_embeddings=False, n_layer=4), named_tokens(batch=8)).mlir)
     call(tool("cleave-compile"), other, f"--measured-costs={tmp_path / 'plain.json'}", *flags[1:],
-         "--micro-batches=4", "--clip=1")
+         "--micro-batches=4", "--max-grad-norm=1")
 
 
 def test_costs_of_another_program(pipelines):

@@ -245,7 +245,7 @@ def test_bits_interpreted(tmp_path, mesh, recipe, micro_batches, optimizer, name
     runs = []
     for fusion in fusions:
         program = emit(tmp_path, name, "scheduled", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
-                       f"--recipe={recipe}", f"--micro-batches={micro_batches}",
+                       f"--plan={recipe}", f"--micro-batches={micro_batches}",
                        f"--optimizer-fusion={fusion}",
                        f"--check-finite={'off' if fusion == 'backward' else 'on'}", sizes=sizes)
         runs.append(interpret_steps(program, inputs, STEPS if not mesh else 3))
@@ -393,8 +393,8 @@ def test_a_tied_gradient_waits_for_all_its_uses():
     ends, if the head is computed in pieces that are added up."""
     torch.manual_seed(0)
     step = cleave.compile(gpt2(**DROPOUT), named_tokens(length=32), optimizer=ADAMW,
-                          optimizer_fusion="backward", check_finite=False,
-                          max_logits_bytes=1 << 14)
+                          memory=cleave.Memory(optimizer_fusion="backward", max_logits_bytes=1 << 14),
+                          numerics=cleave.Numerics(check_finite=False))
     own = sizes(step)
     assert gradient_bytes(step) == own.pop("transformer.wte.weight") + widest(own)
 
@@ -457,7 +457,7 @@ def test_checkpoints_from_the_middle(tmp_path):
 
     def run(fusion, *flags):
         artifact = str(tmp_path / f"{fusion}.so")
-        run_tool([tool("cleave-compile"), path["m.mlir"], "--clip=0.1",
+        run_tool([tool("cleave-compile"), path["m.mlir"], "--max-grad-norm=0.1",
                   f"--optimizer-fusion={fusion}", "-o", artifact])
         run_tool([tool("cleave-run"), artifact, "--data", path["data.bin"], "--lr=1e-2",
                   "--lr-schedule=cosine", "--warmup=2", "--steps=9", "--save-every=4",

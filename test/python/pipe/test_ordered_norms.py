@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 from watchdog import within_limit
 
 STEPS = 3
@@ -47,7 +48,7 @@ def batch(index):
 def compiled(rule, clip, **options):
     torch.manual_seed(0)
     return cleave.compile(Shared(), batch(0), optimizer=RULES[rule](max_grad_norm=clip),
-                          micro_batches=2, check="off", **options)
+                          micro_batches=2, check="off", **grouped(**options))
 
 
 def left_by(step):

@@ -25,7 +25,7 @@ SLICED = [
     ("llama", "tp=2,pp=2", "megatron", 2, ["--schedule=zb-h1"], False),
     ("bert", "tp=4,pp=2", "megatron", 2, [], False),
     ("gpt2", "pp=2,dp=2,tp=2", "zero3,megatron", 2,
-     ["--schedule=interleaved", "--chunks=2"], False),
+     ["--schedule=interleaved", "--virtual-stages=2"], False),
     ("gpt2", "pp=2,cp=2,tp=2", "ring,megatron", 2, ["--stages=transformer.h.1."], True),
     ("gpt2", "cp=2,pp=2,tp=2", "ulysses,megatron", 2, ["--stages=transformer.h.1."], True),
     # Values jump stages, and one goes to several.
@@ -75,12 +75,12 @@ def test_drawn_meshes_equal_one_device(tmp_path_factory, seed):
 
 def test_what_lies_in_parts_is_not_sliced(tmp_path):
     """Megatron's sequence parallelism has nothing in common between layers."""
-    flags = ["--mesh=pp=2,tp=2", "--recipe=megatron-sp", "--stages=transformer.h.1."]
+    flags = ["--mesh=pp=2,tp=2", "--plan=megatron-sp", "--stages=transformer.h.1."]
     assert emit(tmp_path, "gpt2", "scheduled", *flags, "--pipe-slices=on") == emit(
         tmp_path, "gpt2", "scheduled", *flags, "--pipe-slices=off")
 
 
-MEGATRON = ["--mesh=pp=2,tp=2", "--recipe=megatron", "--micro-batches=4",
+MEGATRON = ["--mesh=pp=2,tp=2", "--plan=megatron", "--micro-batches=4",
             "--stages=transformer.h.1."]
 
 
@@ -123,7 +123,8 @@ def test_bad_flag(tmp_path):
     with pytest.raises(ToolError, match="--pipe-slices is auto, on or off, not 'some'"):
         emit(tmp_path, "gpt2", "scheduled", *MEGATRON, "--pipe-slices=some")
     with pytest.raises(ValueError, match="pipe_slices is 'some'"):
-        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),), pipe_slices="some")
+        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(2, 2),),
+                       pipeline=cleave.Pipeline(pipe_slices="some"))
 
 
 # Natively -------------------------------------------------------------------------------

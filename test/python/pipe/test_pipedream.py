@@ -77,7 +77,7 @@ def test_recipes_inside_of_stages(tmp_path, mesh, recipe):
     """As without them."""
     flags = ["--schedule=pipedream", "--stages=model.layers.2.", *ADAMW]
     alone = program_of(tmp_path, "llama", "pp=2", 4, *flags)
-    split = program_of(tmp_path, "llama", mesh, 4, *flags, f"--recipe={recipe}")
+    split = program_of(tmp_path, "llama", mesh, 4, *flags, f"--plan={recipe}")
     stages = stages_of(alone)
     assert stages == stages_of(split)
     inputs = first_inputs(step_of(tmp_path, "llama", ADAMW), 4)
@@ -92,7 +92,7 @@ def test_even_stages_begin_where_they_can(tmp_path, layers, mesh, recipe):
     """Not between what makes a weight's input and its product, of which backward would
     make the gradient of the weight a stage too early."""
     sizes = (EACH, LENGTH, ("tie_word_embeddings", False), ("n_layer", layers))
-    program = emit(tmp_path, "gpt2", "scheduled", f"--mesh={mesh}", f"--recipe={recipe}",
+    program = emit(tmp_path, "gpt2", "scheduled", f"--mesh={mesh}", f"--plan={recipe}",
                    "--micro-batches=4", "--schedule=pipedream", "--check-finite=off", *SGD, sizes=sizes)
     step = emit(tmp_path, "gpt2", "step", "--check-finite=off", *SGD, sizes=sizes)
     inputs, stages = first_inputs(step, 4), stages_of(program)
@@ -203,7 +203,7 @@ def test_faults_by_hand(tmp_path, text, flags, message):
 
 
 @pytest.mark.parametrize("name, mesh, flags, message", [
-    ("llama", "pp=2", ["--clip=1.0"], "clipping to a norm waits for the gradients"),
+    ("llama", "pp=2", ["--max-grad-norm=1.0"], "clipping to a norm waits for the gradients"),
     ("llama", "pp=2", ["--check-finite=on"], "before it is known whether all gradients are finite"),
     ("llama", "dp=2", [], 'give --mesh an axis "pp"'),
     ("llama", "pp=2", ["--schedule=1f1b", "--max-staleness=1"], "updates are after all"),

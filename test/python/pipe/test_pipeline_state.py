@@ -7,6 +7,7 @@ import torch
 
 import cleave
 from cleave import models
+from cleave.compiler.entrance import grouped
 
 STEPS = 3
 
@@ -23,7 +24,8 @@ def batch(index):
 
 def train(optimizer, **options):
     """Changes of parameters, and the optimizer's state, after some steps."""
-    step = cleave.compile(bert(), batch(0), optimizer=optimizer, micro_batches=2, **options)
+    step = cleave.compile(bert(), batch(0), optimizer=optimizer, micro_batches=2,
+                          **grouped(**options))
     start = {name: value.clone() for name, value in step.state_dict(masters=True).items()}
     for index in range(STEPS):
         step(**batch(index))

@@ -65,7 +65,7 @@ def test_schedules_equal_one_device(tmp_path_factory, case):
     optimizer = ["adamw", "sgd"][COVERING.index(case) % 2]
     program = check_scheduled(
         tmp_path_factory, case.model, case.mesh, case.recipe, optimizer, case.micro_batches,
-        flags=[f"--schedule={case.schedule}", f"--chunks={case.chunks}"])
+        flags=[f"--schedule={case.schedule}", f"--virtual-stages={case.chunks}"])
     assert f"pipe.stages = {case.positions * case.chunks}" in program
     assert program.count(" | ") >= case.positions - 1
 
@@ -173,7 +173,7 @@ def test_report_of_a_schedule(tmp_path):
 
 def test_report_of_gathers(tmp_path):
     """Forward and backward of each micro-batch gather parameters; once would do."""
-    flags = ["--mesh=pp=2,dp=2", "--recipe=zero3", "--micro-batches=2"]
+    flags = ["--mesh=pp=2,dp=2", "--plan=zero3", "--micro-batches=2"]
     report = schedule_report(tmp_path, *flags)
     gathers = report["weight_gathers"]
     assert gathers["sent_bytes_per_step"] == 2 * gathers["sent_bytes_per_micro_batch"]
@@ -192,7 +192,7 @@ def test_report_of_gathers(tmp_path):
     ("pp=2", "", 2), ("pp=2", "", 1), ("pp=4", "", 2), ("pp=2,dp=2", "zero3", 2)])
 def test_report_of_updates_in_the_next_step(tmp_path, mesh, recipe, micro_batches):
     """Forward reads what updates have made: it is named as what they replace."""
-    flags = [f"--mesh={mesh}", f"--recipe={recipe}", f"--micro-batches={micro_batches}"]
+    flags = [f"--mesh={mesh}", f"--plan={recipe}", f"--micro-batches={micro_batches}"]
     apart, deferred = (schedule_report(tmp_path, *flags, f"--optimizer-fusion={fusion}")
                        for fusion in ("none", "forward"))
     assert all("D" in stage["seconds"] for stage in deferred["stages"])
@@ -218,7 +218,7 @@ def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
     forward, and for the head, whose product backward computes itself."""
     folder = tmp_path_factory.getbasetemp()
     program = emit(folder, "gpt2", "scheduled", *OPTIMIZERS["sgd"], f"--mesh={mesh}",
-                   f"--recipe={recipes}", "--stages=transformer.h.1.")
+                   f"--plan={recipes}", "--stages=transformer.h.1.")
     first, second = products(program, "F"), products(program, "1F")
     assert first >= 3 and second >= 3
     assert products(program, "B") == 2 * first
@@ -230,10 +230,10 @@ def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
     (["--mesh=pp=2", "--schedule=interleaved", "--micro-batches=1"], "interleaved.*not divisible by 2 pipeline positions"),
     (["--mesh=pp=2", "--schedule=pipedream", "--check-finite=off"],
      "wte.weight' is held by stages 0 and 1"),
-    (["--mesh=pp=2", "--chunks=-1"], "--chunks must be positive"),
+    (["--mesh=pp=2", "--virtual-stages=-1"], "--virtual-stages must be positive"),
     (["--mesh=pp=2", "--stages=transformer.g."], "no parameter whose name begins with"),
     (["--mesh=pp=2", "--micro-batches=300"], "samples, fewer than the 300 micro-batches"),
-    (["--mesh=pp=2", "--recipe=zero1(pp)"], "stages of a pipeline"),
+    (["--mesh=pp=2", "--plan=zero1(pp)"], "stages of a pipeline"),
 ])
 def test_bad_flags(tmp_path, flags, message):
     with pytest.raises(ToolError, match=message):

@@ -13,6 +13,7 @@ import torch
 
 import cleave
 from cleave.testing.tools import ToolError, interpret
+from cleave.compiler.entrance import grouped
 from recipe_runs import emit, random_inputs
 from training_support import (ALL, compile_case, family, gpt2, named_tokens, same_bits, snapshot,
                               token_batches)
@@ -34,7 +35,8 @@ def compiled(optimizer, validated, *, make=None, **settings):
     torch.manual_seed(0)
     settings = {"mesh": {"pp": 2}, "micro_batches": 4, "schedule": "1f1b", **settings}
     return cleave.compile(make() if make else gpt2(**DROPOUT), named_tokens(batch=8),
-                          optimizer=optimizer, seed=5, post_validation=validated, **settings)
+                          optimizer=optimizer, seed=5,
+                          **grouped(post_validation=validated, **settings))
 
 
 def batches(count=STEPS):
@@ -147,10 +149,10 @@ def test_memory_is_that_of_one_copy():
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("flags", [
     ["--mesh=pp=2", "--schedule=1f1b"], ["--mesh=pp=4", "--schedule=zb-h1"],
-    ["--mesh=pp=2,dp=2", "--recipe=dp,zero1", "--schedule=1f1b"]], ids=lambda flags: flags[0])
+    ["--mesh=pp=2,dp=2", "--plan=dp,zero1", "--schedule=1f1b"]], ids=lambda flags: flags[0])
 @pytest.mark.parametrize("clip", ["1e9", "0.01"])
 def test_interpreted_bits(tmp_path, name, flags, clip):
-    flags = [*flags, "--micro-batches=2", f"--clip={clip}", "--optimizer=adamw"]
+    flags = [*flags, "--micro-batches=2", f"--max-grad-norm={clip}", "--optimizer=adamw"]
     waiting = emit(tmp_path, name, "scheduled", *flags)
     ahead = emit(tmp_path, name, "scheduled", *flags, "--post-validation")
     assert "unless = " in ahead and "unless = " not in waiting
@@ -164,7 +166,7 @@ def test_interpreted_bits(tmp_path, name, flags, clip):
 
 def test_an_update_waits_for_no_other_stage(tmp_path):
     """In the schedule, nothing is received between a stage's norm and its update."""
-    text = emit(tmp_path, "gpt2", "schedule", "--mesh=pp=4", "--micro-batches=4", "--clip=1",
+    text = emit(tmp_path, "gpt2", "schedule", "--mesh=pp=4", "--micro-batches=4", "--max-grad-norm=1",
                 "--schedule=zb-h1", "--post-validation")
     lists = [line.split() for line in text.splitlines()
              if re.search(r"\d?U\b", line) and not line.startswith("#")]

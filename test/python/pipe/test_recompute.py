@@ -11,6 +11,7 @@ import torch
 import torch.utils.checkpoint
 
 import cleave
+from cleave.compiler.entrance import grouped
 from dropout_models import dropping
 from training_support import (ALL, Case, compile_case, family, gpt2, same_bits, snapshot, tokens,
                               torch_run)
@@ -261,8 +262,8 @@ def test_regions_of_any_code(settings):
     for name, run, recompute in (("none", plain, "none"), ("free", plain, "free"),
                                  ("regions", checkpointed, None)):
         torch.manual_seed(0)
-        step = cleave.compile(Uneven(run), batch, optimizer=cleave.AdamW(lr=1e-2),
-                              recompute=recompute, check="on", threads=1, **settings)
+        step = cleave.compile(Uneven(run), batch, optimizer=cleave.AdamW(lr=1e-2), check="on",
+                              **grouped(recompute=recompute, threads=1, **settings))
         found[name] = [float(step(*batch)) for _ in range(3)], snapshot(step), saved(step)
     for losses, state, _ in found.values():
         assert losses == found["none"][0] and same_bits(state, found["none"][1])

@@ -43,9 +43,9 @@ def test_saved_is_what_forward_leaves_to_backward(micro_batches):
 
 
 def test_what_is_of_a_pipeline_is_said_without_one(caplog):
-    compiled(schedule="zb-v", chunks=2, max_saved_bytes=1, pipe_slices="on")
-    for name in ("schedule", "chunks", "max_saved_bytes", "pipe_slices"):
-        assert f'{name} needs a pipeline, and the mesh has no axis "pp"' in caplog.text
+    compiled(schedule="zb-v", virtual_stages=2, max_saved_bytes=1, pipe_slices="on")
+    for name in ("schedule", "virtual_stages", "max_saved_bytes", "pipe_slices"):
+        assert f'{name} needs a pipeline, and mesh has no axis "pp"' in caplog.text
     caplog.clear()
     compiled(schedule=BACKWARDS)
     assert "needs a pipeline" not in caplog.text
@@ -67,7 +67,7 @@ def test_what_is_shown_is_a_schedule(tmp_path):
 
 
 @pytest.mark.parametrize("options, error, message", [
-    ({"schedule": 3}, TypeError, "schedule is int, not a name, a text or a path"),
+    ({"schedule": 3}, TypeError, "schedule is a text, not 3"),
     ({"schedule": "2f2b"}, cleave.CompileError, "unknown schedule '2f2b'; write one of gpipe.*auto"),
     ({"schedule": "F0 ?"}, cleave.CompileError, "<schedule>:1:4: error: schedule: '\\?' is not"),
     ({"schedule": ""}, cleave.CompileError, "<schedule>:1:1: error: schedule: it is empty"),
@@ -78,9 +78,9 @@ def test_what_is_shown_is_a_schedule(tmp_path):
     ({"schedule": BACKWARDS, "micro_batches": 1, "deterministic": 2}, cleave.CompileError,
      "the order of a deterministic step is fixed"),
     ({"schedule": "F0 | 1F0", "mesh": {"pp": 3}}, cleave.CompileError, "expected 3 lists"),
-    ({"chunks": 0}, ValueError, "chunks is 0; it must be at least 1"),
-    ({"max_saved_bytes": -1}, ValueError, "max_saved_bytes is -1"),
-    ({"stages": "first"}, TypeError, "stages is not a sequence"),
+    ({"virtual_stages": 0}, ValueError, "virtual_stages must be positive, not 0"),
+    ({"max_saved_bytes": -1}, ValueError, "max_saved_bytes must not be negative"),
+    ({"stages": {"first"}}, TypeError, "stages is a text, not"),
 ])
 def test_bad_schedules(options, error, message):
     with pytest.raises(error, match=message):

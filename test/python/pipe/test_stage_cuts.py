@@ -38,7 +38,7 @@ def test_stages_begin_between_layers(name, stages, layers):
 
 
 #: Options of a plan: the head is sharded, or narrow, or neither.
-PLANS = ["", "--precision=bf16", "--recompute=selective --fused-attention=off", "--mesh=tp=2 --recipe=megatron"]
+PLANS = ["", "--precision=bf16", "--recompute=selective --fused-attention=off", "--mesh=tp=2 --plan=megatron"]
 CUTS = [(name, layers, stages, plan) for name in ("gpt", "llama", "bert", "vit", "mixtral", "t5")
         for layers, stages in ((8, 2), (8, 4), (7, 2), (9, 3), (12, 5), (16, 4)) for plan in PLANS]
 

@@ -10,6 +10,7 @@ import torch
 import cleave
 from cleave.messages import format_bytes, readable_places
 from cleave.trace import trace
+from cleave.compiler.entrance import grouped
 from training_support import compile_case, family, net, token_loss, tokens
 
 POSITION = r"position (\d), (\w+): each device sends (.+) in (\d+) collectives"
@@ -126,7 +127,7 @@ def test_places_of_diagnostics(text, expected):
 def test_errors_name_arguments(options, message):
     """In the place of a line in a text that nobody sees."""
     with pytest.raises(cleave.CompileError, match=message):
-        cleave.compile(net(), tokens(), token_loss, **options)
+        cleave.compile(net(), tokens(), token_loss, **grouped(**options))
 
 
 def test_errors_of_ops_have_the_line():
@@ -174,7 +175,8 @@ def test_an_axis_that_splits_nothing_is_warned_of():
 def test_what_the_compiler_warns_of_is_a_warning():
     text = r"gathers nothing once: .* \(--pipe-gather\)"
     with pytest.warns(UserWarning, match=text) as caught:
-        step = cleave.compile(net(), tokens(), token_loss, mesh={"pp": 2}, pipe_gather="once")
+        step = cleave.compile(net(), tokens(), token_loss, mesh={"pp": 2},
+                              pipeline=cleave.Pipeline(pipe_gather="once"))
     assert [warning.filename for warning in caught] == [__file__]
     assert len(re.findall(text, step.explain("full"))) == 1 and "loc(" not in step.explain("full")
 
@@ -189,7 +191,8 @@ def test_what_the_compiler_warns_of_is_a_warning():
 def test_axes_that_split_something_are_not(settings):
     case = family("llama") if settings.get("plan") in ("megatron", "summa2d") else None
     step = (compile_case(case, cleave.SGD(lr=0.1), **settings) if case else
-            cleave.compile(net(), tokens(), token_loss, optimizer=cleave.SGD(lr=0.1), **settings))
+            cleave.compile(net(), tokens(), token_loss, optimizer=cleave.SGD(lr=0.1),
+                           **grouped(**settings)))
     assert "shards nothing" not in step.explain("full")
 
 

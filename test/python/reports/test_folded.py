@@ -16,11 +16,11 @@ from cleave.testing.tools import run_tool, tool
 
 RECIPES = {
     "one": [],
-    "zero1": ["--mesh=dp=4", "--recipe=zero1"],
-    "zero3": ["--mesh=dp=4", "--recipe=zero3"],
-    "tensors": ["--mesh=dp=2,tp=2", "--recipe=megatron-sp,zero1", "--precision=bf16"],
-    "stages": ["--mesh=pp=2,dp=2", "--recipe=zero1", "--micro-batches=4"],
-    "all": ["--mesh=pp=2,dp=2,tp=2", "--recipe=megatron-sp,zero1", "--precision=bf16",
+    "zero1": ["--mesh=dp=4", "--plan=zero1"],
+    "zero3": ["--mesh=dp=4", "--plan=zero3"],
+    "tensors": ["--mesh=dp=2,tp=2", "--plan=megatron-sp,zero1", "--precision=bf16"],
+    "stages": ["--mesh=pp=2,dp=2", "--plan=zero1", "--micro-batches=4"],
+    "all": ["--mesh=pp=2,dp=2,tp=2", "--plan=megatron-sp,zero1", "--precision=bf16",
             "--micro-batches=4"],
 }
 LAYERS = 8, 16, 32
@@ -218,7 +218,7 @@ def test_values_of_parameters_are_named_by_them(models, tmp_path):
 
 def test_positions_with_one_text_are_one_line(models, tmp_path):
     """Those in the middle of a pipeline of equal stages, and what they send to others."""
-    lines, _ = plan(models[LAYERS[0]], ["--mesh=pp=4,dp=2", "--recipe=zero3",
+    lines, _ = plan(models[LAYERS[0]], ["--mesh=pp=4,dp=2", "--plan=zero3",
                                         "--micro-batches=4"], tmp_path)
     (line,) = [line for line in lines if line.startswith("positions 1-2, train: each device")]
     own = lines[lines.index(line):]

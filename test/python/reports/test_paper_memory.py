@@ -64,7 +64,7 @@ def block(path, way, tensor, paper=True):
     recipe, policy = WAYS[way]
     flags = [f"--recompute={policy}", "--fused-attention=off", "--optimizer-fusion=none",
              "--save-precision=bf16"] if paper else []
-    groups = plan(path, f"--mesh=tp={tensor}", f"--recipe={recipe}",
+    groups = plan(path, f"--mesh=tp={tensor}", f"--plan={recipe}",
                   *flags)["entries"]["train"]["saved_by_block"]
     repeated = max((g for g in groups if g["blocks"]), key=lambda g: len(g["blocks"]))
     return repeated["bytes"], repeated["mask_bytes"], repeated["tensors"]
@@ -140,7 +140,7 @@ def test_zero(recipe, dtype, tmp_path):
     ranks, micro, hidden, vocab, seq = 64, 2, 4096, 64, 16
     path = model(tmp_path / "gpt.mlir", hidden, 32, ranks * micro, seq, vocab=vocab)
     held, copies, gradients = per_parameter(plan(
-        path, f"--mesh=dp={ranks}", f"--recipe={recipe}", f"--micro-batches={micro}",
+        path, f"--mesh=dp={ranks}", f"--plan={recipe}", f"--micro-batches={micro}",
         "--optimizer-fusion=none", f"--gradient-dtype={dtype}"))
     count = sum(t["bytes"] for t in plan(path, "--optimizer-fusion=none")["fixed"]
                 if t["kind"] == "parameters") / 4
@@ -166,7 +166,7 @@ def test_whole_models_are_planned_in_time(name, tmp_path):
     hidden, heads, batch, layers = PAPER[name]
     path = model(tmp_path / "gpt.mlir", hidden, heads, batch, SEQ, layers=layers)
     begin = time.perf_counter()
-    found = plan(path, f"--mesh=tp={TENSOR}", "--recipe=megatron-sp", "--recompute=selective")
+    found = plan(path, f"--mesh=tp={TENSOR}", "--plan=megatron-sp", "--recompute=selective")
     print(f"{name}: {time.perf_counter() - begin:.1f} s, {found['arena_bytes'] / GIB:.1f} GiB")
     blocks = sum(t["bytes"] for t in found["fixed"] if t["name"].startswith("blocks."))
     assert blocks == pytest.approx(12 * 12 * layers * hidden**2 / TENSOR, rel=5e-3)

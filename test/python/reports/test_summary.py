@@ -113,8 +113,8 @@ def test_the_tool_says_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [
-    [], ["--micro-batches=4"], ["--mesh=dp=2", "--recipe=zero2", "--micro-batches=2"],
-    ["--mesh=dp=4", "--recipe=zero3", "--precision=bf16"], ["--clip=1", "--optimizer=adafactor"],
+    [], ["--micro-batches=4"], ["--mesh=dp=2", "--plan=zero2", "--micro-batches=2"],
+    ["--mesh=dp=4", "--plan=zero3", "--precision=bf16"], ["--max-grad-norm=1", "--optimizer=adafactor"],
     ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"]], ids=" ".join)
 def test_gradients_have_one_figure(tmp_path, flags):
     """What gradients take at most is never less than what they take at the peak of the step."""

@@ -222,7 +222,7 @@ def test_pipelines_of_processes(folder, mesh, schedule):
         trace(gpt2(tie_word_embeddings=not each), named_tokens(batch=2 if each else 8)).mlir)
     run_tool([tool("cleave-compile"), "gpt2.mlir", f"--mesh={mesh}", "--micro-batches=4",
               f"--schedule={schedule}", "--threads=4", "-o", "gpt2.so",
-              *(["--stages=transformer.h.1.", "--check-finite=off"] if each else ["--clip=1"])])
+              *(["--stages=transformer.h.1.", "--check-finite=off"] if each else ["--max-grad-norm=1"])])
     flags = [*FLAGS, "--steps", 6, "--save-every", 6, "--eval-data", "train.bin", "--eval-every", 6]
     run(*flags, "--log", "threads.log", "--save-dir", "threads", artifact="./gpt2.so")
     run(*flags, "--log", "mpi.log", "--save-dir", "mpi", artifact="./gpt2.so", processes=4)
@@ -274,11 +274,11 @@ def check_processes(mesh, flags, changes):
 
 @needs_mpi
 @pytest.mark.parametrize("mesh, flags", [
-    ("dp=2", ["--recipe=zero3", "--clip=1"]), ("dp=2", ["--recipe=zero1", "--micro-batches=2"]),
-    ("dp=2", ["--recipe=zero3", "--clip=1", "--micro-batches=2", "--pipe-gather=once"]),
-    ("pp=2", ["--micro-batches=4", "--schedule=1f1b", "--clip=1"]),
-    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=zb-h1", "--recipe=zero2"]),
-    ("pp=2,dp=2", ["--micro-batches=2", "--recipe=zero3", "--clip=1", "--pipe-gather=once"])])
+    ("dp=2", ["--plan=zero3", "--max-grad-norm=1"]), ("dp=2", ["--plan=zero1", "--micro-batches=2"]),
+    ("dp=2", ["--plan=zero3", "--max-grad-norm=1", "--micro-batches=2", "--pipe-gather=once"]),
+    ("pp=2", ["--micro-batches=4", "--schedule=1f1b", "--max-grad-norm=1"]),
+    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=zb-h1", "--plan=zero2"]),
+    ("pp=2,dp=2", ["--micro-batches=2", "--plan=zero3", "--max-grad-norm=1", "--pipe-gather=once"])])
 def test_updates_in_the_next_step_of_processes(folder, mesh, flags):
     check_processes(mesh, flags, ["--optimizer-fusion=forward"])
 
@@ -286,13 +286,13 @@ def test_updates_in_the_next_step_of_processes(folder, mesh, flags):
 @needs_mpi
 @pytest.mark.parametrize("mesh, flags", [
     ("pp=2", ["--micro-batches=4", "--schedule=zb-h1"]),
-    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=1f1b", "--recipe=zero1"])])
+    ("pp=2,dp=2", ["--micro-batches=2", "--schedule=1f1b", "--plan=zero1"])])
 def test_validated_updates_of_processes(folder, mesh, flags):
     """With a clip that scales all steps, or none."""
     for clip, again in (("0.01", True), ("1000000", False)):
         for name in ("apart", "mpi"):
             shutil.rmtree(name, ignore_errors=True)
-        logged = check_processes(mesh, [*flags, f"--clip={clip}"], ["--post-validation"])
+        logged = check_processes(mesh, [*flags, f"--max-grad-norm={clip}"], ["--post-validation"])
         steps = [line for line in logged if "loss" in line]
         assert len(steps) == 7
         assert all((line.get("updated_again", 0) > 0) == again for line in steps)

@@ -40,7 +40,7 @@ def test_four_processes_compute_what_threads_compute(folder):
 
 
 @pytest.mark.parametrize("flags", [[], ["--update-delay", "1,reduce=next"],
-                                   ["--recipe", "zero1", "--micro-batches", "2",
+                                   ["--plan", "zero1", "--micro-batches", "2",
                                     "--update-delay", "1,reduce=next"],
                                    ["--compress", "powersgd,rank=4"],
                                    ["--compress", "threshold,keep=0.01,every=3"],

@@ -74,7 +74,7 @@ def test_the_bits_of_the_same_rows(folder):  # noqa: F811
 
     joined = database()
     example = torch.zeros(4, 8, dtype=torch.int64)
-    step = cleave.compile(net(0), (example, example), token_loss, threads=1,
+    step = cleave.compile(net(0), (example, example), token_loss, target=cleave.Target(threads=1),
                           optimizer=cleave.AdamW(lr=1e-2))
     step.save_artifact("net.so")
     step.save("start")

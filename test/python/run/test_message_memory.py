@@ -13,8 +13,8 @@ from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
 from rank_runs import needs_mpi, same_kernels  # noqa: F401
 
-LAYOUTS = ["--mesh=tp=2 --recipe=megatron", "--mesh=dp=2 --recipe=zero3 --micro-batches=2",
-           "--mesh=dp=2 --recipe=zero1", "--mesh=pp=2 --micro-batches=2"]
+LAYOUTS = ["--mesh=tp=2 --plan=megatron", "--mesh=dp=2 --plan=zero3 --micro-batches=2",
+           "--mesh=dp=2 --plan=zero1", "--mesh=pp=2 --micro-batches=2"]
 
 
 @needs_mpi

@@ -126,7 +126,7 @@ def test_parameters_in_the_tier_are_initialised_at_random(tmp_path):
     losses = []
     for flags in ([], ["--offload=masters,state"]):
         run_tool([tool("cleave-compile"), str(tmp_path / "m.mlir"), "--mesh=dp=2",
-                  "--recipe=zero1", "--precision=bf16", "--threads=2", *flags, "-o",
+                  "--plan=zero1", "--precision=bf16", "--threads=2", *flags, "-o",
                   str(tmp_path / "m.so")])
         run_tool([tool("cleave-run"), str(tmp_path / "m.so"), "--random-init", "--steps", "3",
                   "--data", str(tmp_path / "d.bin"), "--log", str(tmp_path / "log")])
@@ -152,8 +152,8 @@ def test_a_step_that_is_refused_changes_nothing():
 
 @pytest.mark.parametrize("settings, error, message", [
     (dict(offload=["weights"]), ValueError,
-     "offload has 'weights'; what can be offloaded is 'state', 'masters' and 'saved'"),
-    (dict(offload="state"), TypeError, "offload is str, not a list of what is offloaded"),
+     "unknown kind 'weights'; what can be offloaded is state, masters and saved"),
+    (dict(offload=3), TypeError, "offload is a text, not 3"),
     (dict(offload=["masters"]), cleave.CompileError, "there are no masters"),
     (dict(offload=["state"], offload_dir=3), TypeError, "offload_dir is 3"),
 ])

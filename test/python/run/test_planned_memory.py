@@ -42,16 +42,16 @@ TINY = "gpt --hidden 8 --heads 2 --layers 4 --seq 8 --vocab 16 --batch 16"
 MESHES = [
     ("", [1, 2, 4], [""]),
     ("--mesh=dp=2", [1, 2], [""]),
-    ("--mesh=dp=2 --recipe=zero1", [1, 2], [""]),
-    ("--mesh=dp=2 --recipe=zero2", [2], [""]),
-    ("--mesh=dp=2 --recipe=zero3", [1, 2], [""]),
-    ("--mesh=tp=2 --recipe=megatron", [1, 2], [""]),
-    ("--mesh=tp=2 --recipe=megatron-sp", [1, 2], [""]),
-    ("--mesh=cp=2 --recipe=context", [1, 2], [""]),
-    ("--mesh=cp=2 --recipe=ring", [1], [""]),
+    ("--mesh=dp=2 --plan=zero1", [1, 2], [""]),
+    ("--mesh=dp=2 --plan=zero2", [2], [""]),
+    ("--mesh=dp=2 --plan=zero3", [1, 2], [""]),
+    ("--mesh=tp=2 --plan=megatron", [1, 2], [""]),
+    ("--mesh=tp=2 --plan=megatron-sp", [1, 2], [""]),
+    ("--mesh=cp=2 --plan=context", [1, 2], [""]),
+    ("--mesh=cp=2 --plan=ring", [1], [""]),
     ("--mesh=pp=2", [4, 8], ["gpipe", "1f1b", "zb-h1", "interleaved"]),
-    ("--mesh=pp=2,dp=2 --recipe=zero1", [4], ["1f1b", "zb-v"]),
-    ("--mesh=dp=2,tp=2 --recipe=megatron-sp,zero3", [1, 2], [""]),
+    ("--mesh=pp=2,dp=2 --plan=zero1", [4], ["1f1b", "zb-v"]),
+    ("--mesh=dp=2,tp=2 --plan=megatron-sp,zero3", [1, 2], [""]),
 ]
 
 

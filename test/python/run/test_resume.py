@@ -88,7 +88,7 @@ def test_settings_of_the_program_are_compared(folder):
     """What the optimizer was compiled with is said where it differs; another optimizer is
     refused."""
     (folder / "gpt2.mlir").write_text(trace(gpt2(), named_tokens(batch=4)).mlir)
-    for name, flags in (("a", ["--clip=1"]), ("b", ["--clip=0.5", "--weight-decay=0.2"]),
+    for name, flags in (("a", ["--max-grad-norm=1"]), ("b", ["--max-grad-norm=0.5", "--weight-decay=0.2"]),
                         ("c", ["--optimizer=sgd", "--momentum=0.9"])):
         run_tool([tool("cleave-compile"), "gpt2.mlir", *flags, "--threads=1", "-o", f"{name}.so"])
 

@@ -112,7 +112,7 @@ def same(path, state, but=()):
                                    msg=lambda m: f"{name}: {m}")
 
 
-MESHES = [[], ["--mesh=dp=2"], ["--mesh=dp=2", "--recipe=zero3"],
+MESHES = [[], ["--mesh=dp=2"], ["--mesh=dp=2", "--plan=zero3"],
           ["--mesh=pp=2", "--stages=second."]]
 
 
@@ -205,8 +205,8 @@ def test_what_is_not_finite_is_not_saved(folder):
         run(*arguments, "--save-dir=s")
     run(*arguments, "--save-dir=s", "--save-non-finite")
     assert load_file("s/step-2/model.safetensors")["norm1.running_var"].isinf().all()
-    step = cleave.compile(module, ((tokens(),), (tokens(),)), loss_of, check="off", threads=1,
-                          optimizer=cleave.SGD(lr=LR))
+    step = cleave.compile(module, ((tokens(),), (tokens(),)), loss_of, check="off",
+                          target=cleave.Target(threads=1), optimizer=cleave.SGD(lr=LR))
     step(tokens(), tokens())
     with pytest.raises(cleave.StepError, match="not finite: buffer 'norm1.running_var'"):
         step.save("p")

@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
     assert write_model(["gpt", "-o", str(folder / "m.mlir"), "--hidden", "32", "--heads", "4",
                         "--layers", "2", "--seq", "16", "--vocab", "96", "--batch", "4"]) == 0
     numpy.random.default_rng(0).integers(0, 96, 4096).astype("uint16").tofile(folder / "d.bin")
-    run_tool([tool("cleave-compile"), str(folder / "m.mlir"), "--mesh=dp=2", "--recipe=zero1",
+    run_tool([tool("cleave-compile"), str(folder / "m.mlir"), "--mesh=dp=2", "--plan=zero1",
               "--precision=fp16", "--loss-scale-init", str(2**24), "--loss-scale-window=4",
               "--threads=2", "-o", str(folder / "m.so")])
     return folder

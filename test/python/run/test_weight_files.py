@@ -16,6 +16,7 @@ import cleave
 from cleave.testing.tools import ToolError, run_tool, tool
 from cleave.trace import trace
 from cleave.trace.weights import save_module, save_weights
+from cleave.compiler.entrance import grouped
 
 ALL_PATTERNS = torch.arange(-2**15, 2**15, dtype=torch.int32).to(torch.int16)
 LARGEST = torch.finfo(torch.float32).max
@@ -44,7 +45,7 @@ class Gather(nn.Module):
 def compiled(size=4, rows=2, **settings):
     x = torch.randn(rows, size)
     return cleave.compile(Gather(size), (x, torch.zeros(rows, size)), F.mse_loss, check="off",
-                          optimizer=cleave.SGD(lr=0.1), threads=1, **settings)
+                          optimizer=cleave.SGD(lr=0.1), **grouped(threads=1, **settings))
 
 
 def bits(tensor):
@@ -285,8 +286,8 @@ def test_weights_of_transformers_in_a_step(saved, first_loss):
     model = llama()
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
-    step = cleave.compile(model, {"input_ids": ids, "labels": ids}, threads=1, check="off",
-                          optimizer=cleave.SGD(lr=0.5))
+    step = cleave.compile(model, {"input_ids": ids, "labels": ids}, target=cleave.Target(threads=1),
+                          check="off", optimizer=cleave.SGD(lr=0.5))
     start = step.training_state()
     for place in PLACES:
         step.load_training_state(start)

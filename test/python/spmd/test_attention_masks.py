@@ -139,11 +139,11 @@ def check(folder, model, mesh, recipe, *flags):
     inputs = {**model.values, "lr": np.array(0.1), "step": np.array(3)}
     step = emit(folder, model, "step")
     expected = interpret(step, inputs, entry="train")
-    local = emit(folder, model, "local", f"--mesh={mesh}", f"--recipe={recipe}", *flags)
+    local = emit(folder, model, "local", f"--mesh={mesh}", f"--plan={recipe}", *flags)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
     agree_natively(folder / "model.mlir", ["--optimizer=sgd", "--check-finite=off"],
-                   [f"--mesh={mesh}", f"--recipe={recipe}", *flags], step, inputs, expected[0])
+                   [f"--mesh={mesh}", f"--plan={recipe}", *flags], step, inputs, expected[0])
     return local
 
 
@@ -221,7 +221,7 @@ def test_what_is_passed_around(tmp_path, extras, numbers, recipe):
     twice by `ring`, whose backward computes the scores again."""
     ranks, sent = 4, []
     for model in (Model(16), Model(16, **extras)):
-        text = emit(tmp_path, model, "local", f"--mesh=cp={ranks}", f"--recipe={recipe}")
+        text = emit(tmp_path, model, "local", f"--mesh=cp={ranks}", f"--plan={recipe}")
         train = text[text.index("func.func @train"):]
         sent.append(elements_sent(text, train[:train.index("\n  }")]))
     values, gradients = numbers

@@ -91,9 +91,9 @@ def test_the_interpreter_gives_the_same_bits(seed, tmp_path):
     if name == "mixtral":
         recipes += ",expert(tp)"
     flags = [*OPTIMIZERS["sgd"], f"--mesh=pp={pp},dp={dp},tp=2".replace("pp=1,", ""),
-             f"--recipe={recipes}", f"--micro-batches={parts}", "--bucket-kib=0",
+             f"--plan={recipes}", f"--micro-batches={parts}", "--bucket-bytes=0",
              f"--recompute={pick('none', 'free', 'full', 'selective')}"]
-    chunks = ["--collective-chunks=" + str(pick(2, 3, 4, 8)), "--collective-chunk-kib=0"]
+    chunks = ["--collective-chunks=" + str(pick(2, 3, 4, 8)), "--collective-chunk-bytes=0"]
     inputs = random_inputs(emit(tmp_path, name, "step", *OPTIMIZERS["sgd"], sizes=sizes))
     whole, cut = (emit(tmp_path, name, "scheduled", *flags, *more, sizes=sizes)
                   for more in ([], chunks))
@@ -113,8 +113,8 @@ def test_the_interpreter_gives_the_same_bits(seed, tmp_path):
 def executable(tmp_path, family, recipe, mesh, *flags):
     """The commands of each part, as text, in their order."""
     text = run_tool([tool("cleave-compile"), str(model(family, tmp_path)), f"--mesh={mesh}",
-                     f"--recipe={recipe}", "--collective-chunks=2", "--collective-chunk-kib=0",
-                     "--bucket-kib=0", "--emit=executable", "-o", "-", *flags])
+                     f"--plan={recipe}", "--collective-chunks=2", "--collective-chunk-bytes=0",
+                     "--bucket-bytes=0", "--emit=executable", "-o", "-", *flags])
     parts = [part.split("\n  }", 1)[0] for part in text.split("\n  func.func private @")[1:]]
     return {part.split("(", 1)[0]: part.split("\n") for part in parts}
 
@@ -181,9 +181,9 @@ def test_chunks_are_sent_while_others_are_computed(family, recipe, mesh, flags, 
 @pytest.mark.parametrize("flags, message", [
     (["--collective-chunks=0"], "--collective-chunks must be positive"),
     (["--collective-chunks=-2"], "--collective-chunks must be positive"),
-    (["--collective-chunks=2", "--collective-chunk-kib=-1"],
+    (["--collective-chunks=2", "--collective-chunk-bytes=-1"],
      "a size is a number of KiB"),
-    (["--collective-chunk-kib=1"], "--collective-chunk-kib needs --collective-chunks"),
+    (["--collective-chunk-bytes=1KiB"], "--collective-chunk-bytes needs --collective-chunks"),
 ])
 def test_what_is_refused(flags, message, tmp_path):
     with pytest.raises(ToolError, match=message):

@@ -43,7 +43,7 @@ COMPRESSORS = {
 def compressed(folder, compress, mesh, recipes="", micro_batches=1, phase="placed",
                flags=OPTIMIZERS["adamw"], sizes=(8, 8), more=()):
     """The text of the compressed step."""
-    return emit(folder, "gpt2", phase, *flags, f"--mesh={mesh}", f"--recipe={recipes}",
+    return emit(folder, "gpt2", phase, *flags, f"--mesh={mesh}", f"--plan={recipes}",
                 f"--micro-batches={micro_batches}", f"--compress={compress}", *more, sizes=sizes)
 
 
@@ -401,7 +401,7 @@ def test_sums_of_nodes_lose_nothing(tmp_path):
     few, whole = (compressed(tmp_path, f"topk,{share}", mesh, recipes, flags=PLAIN, sizes=SIZES,
                              more=["--compress-over=node"])
                   for share in ("density=0.1,smallest=8", "density=1,smallest=0"))
-    dense = emit(tmp_path, "gpt2", "placed", *PLAIN, f"--mesh={mesh}", f"--recipe={recipes}",
+    dense = emit(tmp_path, "gpt2", "placed", *PLAIN, f"--mesh={mesh}", f"--plan={recipes}",
                  sizes=SIZES)
     sent, wanted = {}, {}
     for inputs, results, _ in chain(few, random_inputs(few), 3):
@@ -435,7 +435,7 @@ def test_the_clip_is_on_the_sum(tmp_path, mesh, recipes, compress, optimizer):
     plain SGD applies without a clip."""
     clip = 0.25
     plain = compressed(tmp_path, compress, mesh, recipes, flags=PLAIN)
-    text = compressed(tmp_path, compress, mesh, recipes, flags=[*optimizer, f"--clip={clip}"])
+    text = compressed(tmp_path, compress, mesh, recipes, flags=[*optimizer, f"--max-grad-norm={clip}"])
     inputs = zero_state(random_inputs(text))
     for name, value in inputs.items():
         if name.endswith((".exp_avg", ".exp_avg_sq")):
@@ -456,7 +456,7 @@ def test_the_clip_is_on_the_sum(tmp_path, mesh, recipes, compress, optimizer):
         assert np.abs(found - clipped).max() <= 1e-9 * (np.abs(clipped).max() + 1e-3), name
     own_results, own_gradients = run(
         compressed(tmp_path, compress, mesh, recipes, phase="local",
-                   flags=[*optimizer, f"--clip={clip}"]), inputs)
+                   flags=[*optimizer, f"--max-grad-norm={clip}"]), inputs)
     agree(own_results, results)
     agree(own_gradients, gradients)
 
@@ -575,7 +575,8 @@ def test_messages_are_counted_as_reported(compress, received):
     x = torch.randn(8, columns)
     step = cleave.compile(torch.nn.Linear(columns, rows, bias=False), (x,),
                           lambda y: y.square().mean(), optimizer=cleave.SGD(lr=0.1),
-                          mesh={"dp": ranks}, compress=compress, check="off", threads=1)
+                          mesh={"dp": ranks}, lossy=cleave.Lossy(compress=compress), check="off",
+                          target=cleave.Target(threads=1))
     assert np.isfinite(float(step(x)))
     counted = {}
     for entry in step.communication():
@@ -622,7 +623,7 @@ def test_ranks_of_a_node_compress_a_piece_each(tmp_path):
                for value in slot(results, "residual").values())
     rows, columns = 512, 256
     _, totals = report(tmp_path, layer(tmp_path, rows, columns), "--mesh=node=2,dp=4",
-                       "--recipe=dp(node),dp", "--compress=topk,density=0.01",
+                       "--plan=dp(node),dp", "--compress=topk,density=0.01",
                        "--compress-over=node")
     between = sum(total["bytes"] for total in totals
                   if total["axes"] == '"node"' and total["kind"] == "all_gather")
@@ -635,7 +636,7 @@ def test_between_nodes_is_less_than_a_dense_sum(tmp_path, optimizer):
     nodes, and within one a dense sum: what is gathered is the gradient."""
     nodes, ranks, elements = 16, 8, 1024 * 1024
     _, totals = report(tmp_path, layer(tmp_path, 1024, 1024, 128), f"--mesh=node={nodes},dp={ranks}",
-                       "--recipe=dp(node),dp", "--compress=topk,density=0.01",
+                       "--plan=dp(node),dp", "--compress=topk,density=0.01",
                        "--compress-over=node", f"--optimizer={optimizer}")
     own = elements // ranks
     sent = {(total["kind"], total["axes"]): (total["count"], total["bytes"]) for total in totals}

@@ -74,7 +74,7 @@ def test_updates_are_the_recurrence(tmp_path, rule, delay):
                                           ("*=1,we*t=2", {"weight": 2, "bias": 1})])
 def test_groups_of_parameters_have_their_own_delays(tmp_path, text, delays):
     """The norm of a clip is that of the gradients that the step uses."""
-    flags = [*AdamW.flags, "--clip=0.25", f"--update-delay={text}"]
+    flags = [*AdamW.flags, "--max-grad-norm=0.25", f"--update-delay={text}"]
     found = run_steps(line_text(tmp_path, "step", *flags), samples(8), LR)
     start = {"weight": np.linspace(-1, 1, WIDTH), "bias": np.array([0.5])}
     expected = recurrence(AdamW(), delays, start, samples(8), LR, clip=0.25)
@@ -113,7 +113,7 @@ CASES = [
     ("dp=2", "zero1", 1, "sgd", ("--deterministic=4",)),
     ("pp=2", "", 2, "sgd", ("--schedule=gpipe",)), ("pp=2,dp=2", "", 2, "adamw", ("--schedule=1f1b",)),
     ("pp=2,dp=2", "zero1", 2, "sgd", ("--schedule=zb-h1",)),
-    ("pp=2", "", 2, "sgd", ("--schedule=interleaved", "--chunks=2")),
+    ("pp=2", "", 2, "sgd", ("--schedule=interleaved", "--virtual-stages=2")),
     ("dp=2,pp=2,tp=2", "megatron-sp", 2, "sgd", ("--schedule=1f1b",)),
 ]
 
@@ -130,7 +130,7 @@ def test_ranks_equal_the_program_of_whole_tensors(tmp_path, mesh, recipes, micro
     inputs["step"] = np.array(number)
     results, gradients = interpret(whole, inputs, entry="train")
     assert any(name.endswith(".pending_2") for name in results)
-    own = emit(tmp_path, "gpt2", "scheduled", *flags, f"--mesh={mesh}", f"--recipe={recipes}",
+    own = emit(tmp_path, "gpt2", "scheduled", *flags, f"--mesh={mesh}", f"--plan={recipes}",
                *([] if "--deterministic=4" in more else [f"--micro-batches={micro_batches}"]), *more)
     own_results, own_gradients = interpret(own, inputs, entry="train")
     agree(own_results, results)
@@ -153,7 +153,7 @@ def test_reductions_of_the_next_step(tmp_path, mesh, recipes, micro_batches, opt
     equal the program of whole tensors."""
     delay, sizes = "--update-delay=2,*bias=1", (8, 8)
     flags = OPTIMIZERS[optimizer]
-    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}", *more]
+    layout = [f"--mesh={mesh}", f"--plan={recipes}", f"--micro-batches={micro_batches}", *more]
     own = emit(tmp_path, "gpt2", "step", *flags, delay, *layout, sizes=sizes)
     placed = emit(tmp_path, "gpt2", "placed", *flags, delay + ",reduce=next", *layout, sizes=sizes)
     inputs = {**random_inputs(placed), "step": np.array(3)}
@@ -201,9 +201,9 @@ def test_reductions_of_the_next_step(tmp_path, mesh, recipes, micro_batches, opt
      "they cannot be deterministic for every number of them"),
     (["--update-delay=1,reduce=next", "--mesh=dp=2", "--optimizer-fusion=backward",
       "--check-finite=off"], "updates cannot run in it"),
-    (["--update-delay=1,reduce=next", "--mesh=dp=2", "--recipe=zero2"],
+    (["--update-delay=1,reduce=next", "--mesh=dp=2", "--plan=zero2"],
      "which a recipe shards over the workers: use 'zero1'"),
-    (["--update-delay=1,reduce=next", "--mesh=tp=2", "--recipe="],
+    (["--update-delay=1,reduce=next", "--mesh=tp=2", "--plan="],
      "no axis of the mesh shards samples"),
 ], ids=lambda x: x[0] if isinstance(x, list) else "")
 def test_what_is_refused(tmp_path, flags, message):

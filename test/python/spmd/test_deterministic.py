@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import cleave
+from cleave.compiler.entrance import grouped
 from shaped_models import EncoderDecoder
 from training_support import ALL, Case, cleave_run, family
 
@@ -121,14 +122,14 @@ def test_other_bits_without_it():
 
 @pytest.mark.parametrize("settings, message", [
     (dict(deterministic=6), "must be a power of 2"),
-    (dict(deterministic=0), "at least 1"),
-    (dict(deterministic=4, micro_batches=2), "leave out micro_batches and threads"),
-    (dict(deterministic=4, threads=2), "leave out micro_batches and threads"),
+    (dict(deterministic=0), "deterministic must be positive"),
+    (dict(deterministic=4, micro_batches=2), "micro_batches is replaced by the grains"),
+    (dict(deterministic=4, threads=2), "threads is 1 with deterministic"),
 ])
 def test_refused_settings(settings, message):
     case = family("gpt2", batch=8)
     with pytest.raises(ValueError, match=message):
-        cleave.compile(case.build(), case.examples(), **settings)
+        cleave.compile(case.build(), case.examples(), **grouped(**settings))
 
 
 @pytest.mark.parametrize("devices, grains, message", [

@@ -52,13 +52,13 @@ def test_what_is_sent_and_held(tmp_path, name, ranks):
     path = tmp_path / "m.mlir"
     path.write_text(traced_model(name).replace("f64>", "f32>"))
     run_tool([tool("cleave-compile"), str(path), "-o", str(tmp_path / "m.so"),
-              f"--mesh=ep={ranks}", "--recipe=expert", f"--report={tmp_path / 'r.json'}"])
+              f"--mesh=ep={ranks}", "--plan=expert", f"--report={tmp_path / 'r.json'}"])
     train = json.loads((tmp_path / "r.json").read_text())["communication"]["train"]
     capacity = {"mixtral": LENGTH, "top1": 2, "top2": 4}[name]
     each = (ranks - 1) / ranks * EXPERTS * (BATCH // ranks) * capacity * WIDTH
     crossings = [c for c in train["totals"] if c["kind"] == "all_to_all"]
     assert [(c["count"], c["elements"]) for c in crossings] == [(4 * LAYERS, 4 * LAYERS * each)]
-    local = emit(tmp_path, name, "local", f"--mesh=ep={ranks}", "--recipe=expert")
+    local = emit(tmp_path, name, "local", f"--mesh=ep={ranks}", "--plan=expert")
     held = re.findall(r"tensor<(\d+)x\d+x\d+xf64> {graph.name = \"[^\"]*(?:up|gate_up_proj|down|"
                       r"down_proj)\", graph.role = \"parameter\"", local)
     assert held and set(map(int, held)) == {EXPERTS // ranks}

@@ -19,20 +19,20 @@ FLAGS = ["--precision=fp8", "--fp8-history=4"]
 
 #: A model, a phase, and flags.
 LAYOUTS = [
-    ("gpt2", "local", "--mesh=dp=2", "--recipe=dp", "--micro-batches=2"),
-    ("gpt2", "local", "--mesh=tp=2", "--recipe=megatron"),
-    ("llama", "local", "--mesh=dp=2,tp=2", "--recipe=dp,megatron"),
-    ("llama", "local", "--mesh=dp=2", "--recipe=dp,zero1", "--micro-batches=2"),
-    ("gpt2", "local", "--mesh=dp=2", "--recipe=dp,zero3"),
+    ("gpt2", "local", "--mesh=dp=2", "--plan=dp", "--micro-batches=2"),
+    ("gpt2", "local", "--mesh=tp=2", "--plan=megatron"),
+    ("llama", "local", "--mesh=dp=2,tp=2", "--plan=dp,megatron"),
+    ("llama", "local", "--mesh=dp=2", "--plan=dp,zero1", "--micro-batches=2"),
+    ("gpt2", "local", "--mesh=dp=2", "--plan=dp,zero3"),
     ("gpt2", "scheduled", "--mesh=pp=2", "--micro-batches=4"),
-    ("llama", "scheduled", "--mesh=pp=2,dp=2", "--recipe=dp", "--micro-batches=2"),
-    ("gpt2", "scheduled", "--mesh=pp=2,tp=2", "--recipe=megatron", "--micro-batches=2",
+    ("llama", "scheduled", "--mesh=pp=2,dp=2", "--plan=dp", "--micro-batches=2"),
+    ("gpt2", "scheduled", "--mesh=pp=2,tp=2", "--plan=megatron", "--micro-batches=2",
      "--schedule=zb-h1"),
     ("gpt2", "scheduled", "--micro-batches=4"),
-    ("llama", "local", "--mesh=tp=2", "--recipe=megatron-sp"),
-    ("mixtral", "local", "--mesh=ep=2,tp=2", "--recipe=expert,megatron"),
-    ("gpt2", "local", "--mesh=cp=2", "--recipe=ring"),
-    ("switch", "local", "--mesh=dp=2,ep=2", "--recipe=expert,zero2", "--micro-batches=2"),
+    ("llama", "local", "--mesh=tp=2", "--plan=megatron-sp"),
+    ("mixtral", "local", "--mesh=ep=2,tp=2", "--plan=expert,megatron"),
+    ("gpt2", "local", "--mesh=cp=2", "--plan=ring"),
+    ("switch", "local", "--mesh=dp=2,ep=2", "--plan=expert,zero2", "--micro-batches=2"),
 ]
 
 

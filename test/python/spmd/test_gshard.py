@@ -59,7 +59,7 @@ def test_the_plan_for_2048_ranks(tmp_path):
         f"--seq={LENGTH_OF_LARGE}", f"--vocab={WORDS}", f"--batch={EXPERTS}", "--no-logits",
         "-o", str(path)])
     assert status == 0
-    run_tool([tool("cleave-compile"), str(path), f"--mesh=ep={EXPERTS}", "--recipe=expert",
+    run_tool([tool("cleave-compile"), str(path), f"--mesh=ep={EXPERTS}", "--plan=expert",
               "--check-finite=off", "--plan-only", f"--report={report}"])
     found = json.loads(report.read_text())
     sparse = BLOCKS // 2

@@ -146,8 +146,8 @@ def test_a_model_gathers_no_operand(form):
     """Of whatever value, in forward, backward, and without gradients."""
     shape = dataclasses.replace(SHAPES[form], g=4, L=2)
     step = cleave.compile(shape.build(16), named_tokens(batch=8, length=16, vocab=shape.V),
-                          mesh={"row": Q, "col": Q}, plan="summa2d",
-                          optimizer=cleave.SGD(lr=1e-3), threads=1)
+                          mesh={"row": Q, "col": Q}, plan="summa2d", optimizer=cleave.SGD(lr=1e-3),
+                          target=cleave.Target(threads=1))
     found = received(step.ir("local"))
     assert {function for function, _, _ in found} == {"train", "evaluate", "logits"}
     assert max(most for _, most in found.values()) == 2

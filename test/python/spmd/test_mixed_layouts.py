@@ -81,7 +81,7 @@ def test_recipes(tmp_path_factory, mesh, recipes, models):
     index = RECIPES.index((mesh, recipes, models))
     for kind in kinds(index // 5):
         check(tmp_path_factory, list(models)[index % len(models)], kind, "local",
-              f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={1 + index % 2}",
+              f"--mesh={mesh}", f"--plan={recipes}", f"--micro-batches={1 + index % 2}",
               turn=index)
 
 
@@ -93,7 +93,7 @@ def test_pairs(tmp_path_factory, pair):
     parts = 1 + index // 2 % 2 if devices_of(pair.small) < BATCH else 1
     for kind in kinds(index):
         check(tmp_path_factory, names[index % len(names)], kind, "local", f"--mesh={pair.small}",
-              f"--recipe={pair.plan}", f"--micro-batches={parts}", turn=index)
+              f"--plan={pair.plan}", f"--micro-batches={parts}", turn=index)
 
 
 COVERING = covering()
@@ -104,5 +104,5 @@ def test_schedules(tmp_path_factory, case):
     index = COVERING.index(case)
     for kind in kinds(index):
         check(tmp_path_factory, case.model, kind, "scheduled", f"--mesh={case.mesh}",
-              f"--recipe={case.recipe}", f"--micro-batches={case.micro_batches}",
-              f"--schedule={case.schedule}", f"--chunks={case.chunks}", turn=index)
+              f"--plan={case.recipe}", f"--micro-batches={case.micro_batches}",
+              f"--schedule={case.schedule}", f"--virtual-stages={case.chunks}", turn=index)

@@ -13,9 +13,9 @@ from cleave.testing.tools import ToolError
 from recipe_runs import OPTIMIZERS, check, emit
 
 RULES = {
-    "lion": ["--optimizer=lion", "--weight-decay=0.1", "--clip=0.5"],
+    "lion": ["--optimizer=lion", "--weight-decay=0.1", "--max-grad-norm=0.5"],
     "adagrad": ["--optimizer=adagrad", "--eps=1e-3", "--lr-decay=0.1"],
-    "lamb": ["--optimizer=lamb", "--clip=0.5"],
+    "lamb": ["--optimizer=lamb", "--max-grad-norm=0.5"],
     "adafactor": ["--optimizer=adafactor", "--weight-decay=0.1"],
     "muon": ["--optimizer=muon", "--group=*wte*,*wpe*,ndim<2: "
              "optimizer=adamw lr-scale=0.5 eps=1e-3 beta2=0.95"],
@@ -62,7 +62,7 @@ def arguments(text):
 def test_factored_state_is_sharded_like_its_dimensions(tmp_path):
     """Rows and columns of Adafactor keep the axes of the dimensions that they have."""
     text = emit(tmp_path, "gpt2", "placed", *RULES["adafactor"], "--mesh=dp=2,tp=2",
-                "--recipe=megatron,zero1")
+                "--plan=megatron,zero1")
     found = arguments(text)
     sharding = {name: re.search(r"spmd.sharding = #spmd.sharding<@\w+, \[(.*)\]>", attributes)
                 for name, (_, attributes) in found.items()}

@@ -16,6 +16,7 @@ import cleave
 from cleave import P
 from cleave.compiler.shardings import entries
 from cleave.testing.tools import ToolError
+from cleave.compiler.entrance import grouped
 from recipe_runs import check, emit
 
 #: A mesh, what is asked for, and the model.
@@ -48,7 +49,8 @@ IDS = torch.from_numpy(np.random.default_rng(1).integers(3, 96, (4, 8)))
 
 
 def losses(**how):
-    step = cleave.compile(llama(), dict(input_ids=IDS, labels=IDS), seed=3, threads=1, **how)
+    step = cleave.compile(llama(), dict(input_ids=IDS, labels=IDS), seed=3,
+                          **grouped(threads=1, **how))
     return step, [float(step(IDS, IDS)) for _ in range(3)]
 
 
@@ -122,4 +124,4 @@ def test_what_is_no_placement(dims, error):
 def test_contradictions_and_what_does_not_fit(tmp_path_factory, plan, message):
     folder = tmp_path_factory.getbasetemp()
     with pytest.raises(ToolError, match=message):
-        emit(folder, "llama", "placed", "--mesh=tp=3", f"--recipe={plan}")
+        emit(folder, "llama", "placed", "--mesh=tp=3", f"--plan={plan}")

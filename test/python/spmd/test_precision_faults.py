@@ -141,7 +141,7 @@ def programs(tmp_path_factory):
         inputs = random_inputs(step)
         inputs["loss_scale"] = np.float32(1024)
         expected = interpret(step, inputs, entry="train")
-        local = run_tool([*compile_, "--emit=local", f"--mesh={mesh}", f"--recipe={recipes}"])
+        local = run_tool([*compile_, "--emit=local", f"--mesh={mesh}", f"--plan={recipes}"])
         found.append((name, local, inputs, expected))
     return found
 

@@ -25,7 +25,7 @@ def plan(folder, model, recipe, precision):
     if not path.exists():
         write_model([model.split()[0], *SIZES, *MODELS[model], "-o", str(path)])
     report = folder / "report.json"
-    run_tool([tool("cleave-compile"), str(path), "--mesh=dp=2,tp=4", f"--recipe={recipe}",
+    run_tool([tool("cleave-compile"), str(path), "--mesh=dp=2,tp=4", f"--plan={recipe}",
               "--micro-batches=2", *precision.split(), "--plan-only", "--report", str(report)])
     return json.loads(report.read_text())
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import run_tool, tool
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 
 SMALL = "--hidden 64 --heads 8 --layers 2 --seq 64 --vocab 512 --batch 8"
@@ -69,7 +70,7 @@ def shapes_of(text):
 def plan(folder, name, recipe, option):
     """What a rank has: bytes of each parameter, gradients, large ops, collectives by axis."""
     path = model_file(folder, name)
-    flags = [str(path), MESH, f"--recipe={recipe}", "--micro-batches=2", *option.split()]
+    flags = [str(path), MESH, f"--plan={recipe}", "--micro-batches=2", *option.split()]
     report = folder / "report.json"
     run_tool([tool("cleave-compile"), *flags, "--plan-only", "--report", str(report)])
     report = json.loads(report.read_text())
@@ -159,8 +160,9 @@ def trained(recipe, mesh, precision):
     model = Model()
     start = {name: value.clone() for name, value in model.state_dict().items()}
     options = {"mesh": mesh, "plan": recipe} if mesh else {}
-    step = cleave.compile(model, (ids, labels), loss_fn=loss, precision=precision, check="off",
-                          optimizer=cleave.SGD(lr=0.1, momentum=0.9), **options)
+    step = cleave.compile(model, (ids, labels), loss_fn=loss, check="off",
+                          optimizer=cleave.SGD(lr=0.1, momentum=0.9),
+                          **grouped(precision=precision, **options))
     for _ in range(3):
         step(ids, labels)
     changes = {name: value - start[name] for name, value in step.state_dict(masters=True).items()}

@@ -29,7 +29,7 @@ def step_text(folder, phase="step", optimizer="adamw", mesh="", recipes="", micr
               sizes=(8, 8), **flags):
     more = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
     if mesh:
-        more += [f"--mesh={mesh}", f"--recipe={recipes}"]
+        more += [f"--mesh={mesh}", f"--plan={recipes}"]
     return emit(folder, "gpt2", phase, *OPTIMIZERS[optimizer],
                 f"--micro-batches={micro_batches}", *more, sizes=sizes)
 

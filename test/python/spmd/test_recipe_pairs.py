@@ -44,4 +44,4 @@ def test_contradictions_are_refused(tmp_path_factory, first, second, axis, reaso
     with pytest.raises(ToolError, match=reason):
         mesh = ",".join(f"{a}=2" for a in [*axis.split(","), f"{axis[0]}q"])
         emit(folder, "gpt2", "placed", f"--mesh={mesh}",
-             f"--recipe={first}({axis}),{second if '(' in second else f'{second}({axis})'}")
+             f"--plan={first}({axis}),{second if '(' in second else f'{second}({axis})'}")

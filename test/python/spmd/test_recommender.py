@@ -117,7 +117,7 @@ def test_ranks_equal_one_device(tmp_path, name, mesh, recipes):
         if "pairs" in values:
             values["pairs"] = make(name).pairs.numpy()
         results, gradients = interpret(step, values, entry="train")
-        layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={parts}"]
+        layout = [f"--mesh={mesh}", f"--plan={recipes}", f"--micro-batches={parts}"]
         program = emit(tmp_path, name, "scheduled", *flags, *layout)
         own_results, own_gradients = interpret(program, values, entry="train")
         agree(own_results, results)
@@ -190,7 +190,7 @@ def test_what_a_rank_holds():
 
 def test_bad_sizes(tmp_path):
     with pytest.raises(ToolError, match='has 4 tables, fewer than the 8 positions of axis "ep"'):
-        emit(tmp_path, "even", "local", "--mesh=ep=8", "--recipe=expert")
+        emit(tmp_path, "even", "local", "--mesh=ep=8", "--plan=expert")
     with pytest.raises(ValueError, match="rows is 0; it must be at least 1"):
         dlrm(rows=0)
     with pytest.raises(ValueError, match=r"top\[1\] is -3; it must be at least 1"):

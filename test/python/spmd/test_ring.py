@@ -18,7 +18,7 @@ from cleave.testing.tools import interpret, optimize, run_tool, tool
 from ring_models import inputs, model
 from training_support import assert_close, cleave_run, family
 
-LOCAL = ["--spmd-decompose-attention", "--spmd-place", "--spmd-propagate", "--spmd-partition",
+LOCAL = ["--spmd-decompose-attention", "--spmd-seed-shardings", "--spmd-propagate", "--spmd-partition",
          "--spmd-optimize-collectives", "--spmd-verify"]
 
 
@@ -97,7 +97,7 @@ def test_state_over_the_axis_of_a_ring(tmp_path, family_name, zero):
                  "--batch", "8", "--no-logits", "-o", str(path)])
 
     def sent(recipe):
-        run_tool([tool("cleave-compile"), str(path), "--mesh=cp=4", f"--recipe={recipe}",
+        run_tool([tool("cleave-compile"), str(path), "--mesh=cp=4", f"--plan={recipe}",
                   "--plan-only", "--report", str(report)])
         found = collections.Counter()
         for entry in json.loads(report.read_text())["communication"]["train"]["collectives"]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 
 B, S, HEADS, WORDS = 4, 12, 4, 31
@@ -60,8 +61,9 @@ def loss(logits, labels):
 
 def compiled(inputs, scores=None, **options):
     torch.manual_seed(0)
-    return cleave.compile(Model(scores), inputs, loss_fn=loss, threads=1,
-                          optimizer=cleave.SGD(lr=0.3, momentum=0.9), **options)
+    return cleave.compile(Model(scores), inputs, loss_fn=loss,
+                          optimizer=cleave.SGD(lr=0.3, momentum=0.9),
+                          **grouped(threads=1, **options))
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import transformers
 
 import cleave
 from cleave.testing.tools import ToolError, interpret, optimize
+from cleave.compiler.entrance import grouped
 from family_models import build
 from recipe_runs import random_inputs
 from summa_runs import LOCAL, trained
@@ -89,7 +90,7 @@ def test_heads_give_their_logits(head, vocab, plan, mesh):
     for settings in ({}, dict(mesh=mesh, plan=plan)):
         torch.manual_seed(0)
         steps.append(cleave.compile(HEADS[head](vocab), dict(input_ids=ids, labels=labels),
-                                    optimizer=cleave.SGD(lr=0.1), **settings))
+                                    optimizer=cleave.SGD(lr=0.1), **grouped(**settings)))
     one, many = steps
     whole, local = many.ir("step"), many.ir("local")
     inputs = random_inputs(whole)
@@ -213,8 +214,8 @@ def test_evaluation_after_training_in_a_pipeline():
     found = []
     for settings in ({}, {"mesh": {"pp": 2, "row": 2, "col": 2}, "plan": "summa2d",
                           "micro_batches": 4}):
-        step = cleave.compile(model, dict(input_ids=ids, labels=ids),
-                              optimizer=cleave.SGD(lr=0.5), **settings)
+        step = cleave.compile(model, dict(input_ids=ids, labels=ids), optimizer=cleave.SGD(lr=0.5),
+                              **grouped(**settings))
         for _ in range(3):
             step(ids, ids)
         found.append((float(step.evaluate(ids, ids)), step.logits(ids).clone()))

@@ -131,7 +131,7 @@ def test_heads_of_keys_go_to_several_devices(tmp_path_factory, mesh, recipes, he
 def test_what_cannot_be_is_said(tmp_path_factory, name, changes, parts, message):
     with pytest.raises(ToolError) as error:
         emit(tmp_path_factory.getbasetemp(), name, "local", *OPTIMIZERS["sgd"],
-             f"--mesh=tp={parts}", "--recipe=megatron", sizes=(4, 8, *changes.items()))
+             f"--mesh=tp={parts}", "--plan=megatron", sizes=(4, 8, *changes.items()))
     assert message in str(error.value)
     assert re.search(r'\.mlir:\d+:\d+: error: dimension \d of parameter "[\w.]+"', str(error.value))
 
@@ -148,7 +148,7 @@ def test_devices_with_few_valid_tokens(tmp_path_factory, mesh, recipes, batch):
     labels[:6] = -100
     labels[4, 5] = 17
     expected = interpret(step, inputs, entry="train")
-    layout = [f"--mesh={mesh}", f"--recipe={recipes}"]
+    layout = [f"--mesh={mesh}", f"--plan={recipes}"]
     local = emit(folder, "gpt2", "local", *flags, *layout, sizes=sizes)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
@@ -161,12 +161,12 @@ def test_three_ranks_share_tied_and_decayed(tmp_path_factory, mesh, recipes):
     """ZeRO over three ranks: an embedding that is the head too, and parameters
     that do not decay beside others that do."""
     folder = tmp_path_factory.getbasetemp()
-    sizes, flags = (6, 8, ("vocab_size", 97)), (*OPTIMIZERS["adamw"], "--no-decay=ndim<2", "--clip=0.5")
+    sizes, flags = (6, 8, ("vocab_size", 97)), (*OPTIMIZERS["adamw"], "--no-decay=ndim<2", "--max-grad-norm=0.5")
     step = emit(folder, "gpt2", "step", *flags, sizes=sizes)
     assert "graph.weight_decay = 0" in step and 'graph.aliases = ["lm_head.weight"]' in step
     inputs = random_inputs(step)
     expected = interpret(step, inputs, entry="train")
-    layout = [f"--mesh={mesh}", f"--recipe={recipes}"]
+    layout = [f"--mesh={mesh}", f"--plan={recipes}"]
     local = emit(folder, "gpt2", "local", *flags, *layout, sizes=sizes)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
@@ -229,7 +229,7 @@ def test_padding_has_no_gradient_and_no_state(tmp_path_factory, name, mesh, reci
     sizes = (6, 8, ("vocab_size", 97))
     inputs, results, gradients = whole_run(name, "adamw", folder, sizes)
     module = emit(folder, name, "placed", *OPTIMIZERS["adamw"],
-                  f"--mesh={mesh}", f"--recipe={recipes}", sizes=sizes)
+                  f"--mesh={mesh}", f"--plan={recipes}", sizes=sizes)
     shapes = shapes_of(module)
     given = {key: padded(value.reshape(shapes[key][1]), shapes[key][0])
              for key, value in inputs.items()}

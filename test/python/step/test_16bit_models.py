@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import cleave
+from cleave.compiler.entrance import grouped
 
 SIZE, CLASSES, BATCH = 32, 16, 8
 X = torch.randn(BATCH, SIZE, generator=torch.Generator().manual_seed(1))
@@ -147,7 +148,7 @@ def made(kind):
 
 def compiled(model, inputs=(X, Y), loss_fn=cross_entropy, **options):
     options = dict(optimizer=cleave.SGD(lr=0.2), check="on", threads=1) | options
-    return cleave.compile(model, inputs, loss_fn, **options)
+    return cleave.compile(model, inputs, loss_fn, **grouped(**options))
 
 
 def trained_eagerly(model, inputs, loss_fn=cross_entropy, steps=4):
@@ -300,7 +301,8 @@ def test_llama(tied, attention):
     model = llama(tie_word_embeddings=tied, attn_implementation=attention).bfloat16().train()
     ids = torch.randint(0, 128, (4, 32), generator=torch.Generator().manual_seed(3))
     batch = dict(input_ids=ids, labels=ids)
-    step = cleave.compile(model, batch, optimizer=cleave.SGD(lr=0.2), check="on", threads=1)
+    step = cleave.compile(model, batch, optimizer=cleave.SGD(lr=0.2), check="on",
+                          target=cleave.Target(threads=1))
     text = step.ir("model")
     assert "graph.rms_norm" in text and "graph.attention" in text and "bf16" not in text
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
@@ -333,7 +335,7 @@ class Stacked(nn.Module):
 def stacked(**options):
     x, y = (torch.randn(4, 8, generator=torch.Generator().manual_seed(s)) for s in (1, 2))
     step = cleave.compile(Stacked(), (x.bfloat16(), y), lambda o, t: ((o.float() - t) ** 2).mean(),
-                          optimizer=cleave.AdamW(lr=1e-4), threads=1, **options)
+                          optimizer=cleave.AdamW(lr=1e-4), **grouped(threads=1, **options))
     return step, (x.bfloat16(), y)
 
 

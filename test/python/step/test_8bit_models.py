@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import cleave
+from cleave.compiler.entrance import grouped
 
 SIZE, BATCH = 16, 8
 X = torch.randn(BATCH, SIZE, generator=torch.Generator().manual_seed(1))
@@ -32,7 +33,8 @@ class Widened(nn.Module):
 
 
 def compiled(**options):
-    return cleave.compile(Widened(), (X, Y), F.mse_loss, optimizer=cleave.SGD(lr=0.1), **options)
+    return cleave.compile(Widened(), (X, Y), F.mse_loss, optimizer=cleave.SGD(lr=0.1),
+                          **grouped(**options))
 
 
 @pytest.mark.parametrize("options", [

@@ -17,6 +17,7 @@ from torch import nn
 import cleave
 from cleave import CompileError, StepError, _cleave, _runtime
 from cleave.trace import TraceError
+from cleave.compiler.entrance import grouped
 from training_support import net, token_loss, tokens
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
@@ -37,7 +38,7 @@ class Tied(nn.Module):
 
 def compiled(model=None, inputs=(X, Y), loss_fn=F.cross_entropy, **options):
     torch.manual_seed(0)
-    return cleave.compile(Tied() if model is None else model, inputs, loss_fn, **options)
+    return cleave.compile(Tied() if model is None else model, inputs, loss_fn, **grouped(**options))
 
 
 @pytest.fixture(scope="module")
@@ -63,33 +64,33 @@ def step():
     (dict(loss_fn=None, inputs=dict(x=X, y=Y)), TraceError,
      r"forward takes 1 input \(x\), not y; pass loss_fn"),
     (dict(loss_fn=None, inputs=((X,), (Y,))), TraceError, "has targets, which no loss_fn takes"),
-    (dict(target="gpu"), ValueError, "unknown target 'gpu'; it is 'cpu' or 'cuda'"),
+    (dict(target="gpu"), ValueError, "target is cpu or cuda, not 'gpu'"),
     (dict(optimizer="adamw"), TypeError, r"builtins.str; .*cleave.AdamW\(...\)"),
     (dict(optimizer=cleave.AdamW), TypeError, "must be one of cleave's, as cleave.AdamW"),
     (dict(optimizer=torch.optim.SGD([torch.ones(1)])), TypeError, "torch.optim.*must be one of cleave's"),
-    (dict(micro_batches=0), ValueError, "micro_batches is 0; it must be at least 1"),
-    (dict(micro_batches=2.5), TypeError, "micro_batches is 2.5; it must be a whole number"),
-    (dict(micro_batches="2"), TypeError, "whole number"),
-    (dict(threads=0), ValueError, "threads is 0; it must be at least 1"),
-    (dict(threads=-1), ValueError, "at least 1"),
+    (dict(micro_batches=0), ValueError, "micro_batches must be positive, not 0"),
+    (dict(micro_batches=2.5), TypeError, "micro_batches is an integer, not 2.5"),
+    (dict(micro_batches="2"), ValueError, "micro_batches is an integer, not '2'"),
+    (dict(threads=0), ValueError, "threads must be positive, not 0"),
+    (dict(threads=-1), ValueError, "must be positive"),
     (dict(threads=100000), ValueError, "at most 1024"),
-    (dict(threads="2"), TypeError, "whole number"),
+    (dict(threads="2"), ValueError, "threads is an integer, not '2'"),
     (dict(seed="x"), TypeError, "seed is 'x'; it must be a whole number"),
     (dict(seed=2**64), ValueError, "at most"),
-    (dict(max_logits_bytes=0), ValueError, "at least 1"),
-    (dict(collective_chunks=0), ValueError, "collective_chunks is 0; it must be at least 1"),
-    (dict(collective_chunk_bytes=-1), ValueError, "at least 0"),
-    *((dict([(name, True)]), TypeError, f"{name} is True; it must be a whole number")
-      for name in ("micro_batches", "threads", "seed", "bucket_bytes", "deterministic", "chunks",
+    (dict(max_logits_bytes=0), ValueError, "must be positive"),
+    (dict(collective_chunks=0), ValueError, "collective_chunks must be positive, not 0"),
+    (dict(collective_chunk_bytes=-1), ValueError, "must not be negative"),
+    *((dict([(name, True)]), TypeError, f"{name} is .*, not True|seed is True; it must be a whole number")
+      for name in ("micro_batches", "threads", "seed", "bucket_bytes", "deterministic", "virtual_stages",
                    "max_saved_bytes", "max_staleness", "grad_horizon")),
-    (dict(mesh={"dp": True}), TypeError, 'size of axis "dp" is True; it must be a whole number'),
+    (dict(mesh={"dp": True}), TypeError, 'mesh has True for axis "dp"; it is a whole number'),
     *((dict(mesh={name: 2}), ValueError, "is not the name of an axis")
       for name in ("dp ", "dp,tp", "dp=2", "", 3, "\u00e9")),
-    (dict(post_validation="yes"), TypeError, "post_validation is str, not True or False"),
-    (dict(check_finite=1), TypeError, "check_finite is int, not True or False"),
-    (dict(stages=3), TypeError, "stages is not a sequence"),
-    (dict(stages=[""]), ValueError, "stages has '', with which no parameter's name begins"),
-    (dict(stages=["a,b"]), ValueError, "stages has 'a,b', with which"),
+    (dict(post_validation="yes"), ValueError, "post_validation is on or off, not 'yes'"),
+    (dict(check_finite=1), TypeError, "check_finite is on or off, not 1"),
+    (dict(stages=3), TypeError, "stages is a text, not 3"),
+    (dict(stages=[""]), ValueError, "stages has ''; an entry is a text without a comma"),
+    (dict(stages=["a,b"]), ValueError, "stages has 'a,b'; an entry is a text without"),
 ])
 def test_compile(options, kind, message):
     with pytest.raises(kind, match=message):
@@ -360,7 +361,8 @@ def test_one_call_at_a_time():
     """While a step runs, other threads have their turn, but not at its memory."""
     model = net(width=256)
     batch = tokens(batch=16)
-    step = cleave.compile(model, batch, token_loss, optimizer=cleave.SGD(lr=0.1), threads=1)
+    step = cleave.compile(model, batch, token_loss, optimizer=cleave.SGD(lr=0.1),
+                          target=cleave.Target(threads=1))
     ended = threading.Event()
 
     def work():

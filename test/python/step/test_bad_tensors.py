@@ -12,6 +12,7 @@ from torch import nn
 
 import cleave
 from cleave.trace import TraceError
+from cleave.compiler.entrance import grouped
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
 
@@ -57,7 +58,7 @@ class Shifted(nn.Module):
 
 def compiled(model=None, inputs=(X, Y), loss_fn=F.cross_entropy, **options):
     torch.manual_seed(0)
-    return cleave.compile(model or Shifted(), inputs, loss_fn, **options)
+    return cleave.compile(model or Shifted(), inputs, loss_fn, **grouped(**options))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from torch import nn
 
 import cleave
 from cleave.compiler.background import Background
+from cleave.compiler.entrance import grouped
 from family_models import FAMILIES, build
 from training_support import ALL, same_bits, snapshot, tokens
 
@@ -43,7 +44,7 @@ def batch(length, seed=1, mask=False, rows=4):
 
 def compiled(module, inputs, **settings):
     settings = {"optimizer": cleave.SGD(lr=0.1, momentum=0.9), "shapes": SHAPES, **settings}
-    return cleave.compile(module, inputs, **settings)
+    return cleave.compile(module, inputs, **grouped(**settings))
 
 
 def eager(module, batches):

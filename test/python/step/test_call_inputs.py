@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 
 IDS = torch.randint(0, 61, (4, 8), generator=torch.Generator().manual_seed(1))
 MASK = (torch.arange(8) < 5).long().expand(4, 8).contiguous()
@@ -37,8 +38,8 @@ class Masked(nn.Module):
 
 def compiled(module, names, **options):
     given = {"input_ids": IDS, "attention_mask": MASK, "labels": IDS}
-    return cleave.compile(module, {n: given[n] for n in names}, threads=1,
-                          optimizer=cleave.SGD(lr=0.1), **options)
+    return cleave.compile(module, {n: given[n] for n in names}, optimizer=cleave.SGD(lr=0.1),
+                          **grouped(threads=1, **options))
 
 
 ORDERS = [("input_ids", "attention_mask", "labels"), ("input_ids", "labels", "attention_mask"),
@@ -125,7 +126,7 @@ def test_nothing_is_said_where_nothing_is_dropped():
                  ORDERS[0])
         # The loss function reads all of the output.
         cleave.compile(Both(), (torch.randn(3, 4),), lambda out: (out["a"] + out["b"]).mean(),
-                       threads=1)
+                       target=cleave.Target(threads=1))
 
 
 class Both(nn.Module):
@@ -164,7 +165,7 @@ def test_attributes_that_cannot_be_set(name, message):
 
 def test_inputs_of_different_numbers_of_samples_are_both_named():
     x, y = torch.randn(8, 16), torch.randn(8, 16)
-    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, threads=1)
+    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, target=cleave.Target(threads=1))
     with pytest.raises(cleave.trace.TraceError,
                        match="first dimensions of the inputs differ: 'input' has 4, 'target' has 8"):
         step(x[:4], y)
@@ -175,7 +176,7 @@ def test_inputs_of_different_numbers_of_samples_are_both_named():
     ({"mesh": {"dp": 4}, "micro_batches": 2}, 3)], ids=str)
 def test_a_batch_that_does_not_fit_names_its_input(options, samples):
     x, y = torch.randn(8, 16), torch.randn(8, 16)
-    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, **options)
+    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, **grouped(**options))
     with pytest.raises(cleave.CompileError, match=f'input "input" has {samples} samples') as caught:
         step(x[:samples], y[:samples])
     assert "func.func" not in str(caught.value)
@@ -192,7 +193,7 @@ def test_a_rate_that_is_a_function_is_a_schedule(lr):
 def test_a_schedule_of_a_function():
     schedule = cleave.Schedule(0.5, lambda step: 1 / (step + 1))
     x, y = torch.randn(8, 16), torch.randn(8, 16)
-    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, threads=1,
+    step = cleave.compile(nn.Linear(16, 16), (x, y), F.mse_loss, target=cleave.Target(threads=1),
                           optimizer=cleave.SGD(lr=schedule))
     assert [step(x, y).lr for _ in range(3)] == [0.5, 0.25, 0.5 / 3]
     assert repr(schedule).startswith("Schedule(0.5, ")

@@ -15,6 +15,7 @@ import cleave.compiler.check
 import cleave.trace
 from check_support import as_for_users, broken, on_tanh, scaled  # noqa: F401
 from cleave.trace.registry import CONVERTERS, aten
+from cleave.compiler.entrance import grouped
 from random_draws import Drawing, check_draws
 from training_support import family, gpt2, named_tokens, net, token_loss, tokens
 
@@ -36,8 +37,8 @@ class Net(nn.Module):
 
 
 def compile_net(module=None, **options):
-    return cleave.compile(Net() if module is None else module, (X, Y), F.mse_loss, threads=1,
-                          optimizer=cleave.SGD(lr=0.1), **options)
+    return cleave.compile(Net() if module is None else module, (X, Y), F.mse_loss,
+                          optimizer=cleave.SGD(lr=0.1), **grouped(threads=1, **options))
 
 
 def on_bias(factor):
@@ -85,10 +86,10 @@ def test_a_wrong_gradient_among_many_is_found(monkeypatch):
         return scaled(c, original(), -1) if c.type.shape[-1] == 128 else original()
 
     module, inputs = gpt2(), named_tokens()
-    cleave.compile(module, inputs, threads=1)
+    cleave.compile(module, inputs, target=cleave.Target(threads=1))
     broken(monkeypatch, aten.addmm.default, convert)
     with pytest.raises(cleave.CompileError, match="the gradient of .*wte.weight is off .* more"):
-        cleave.compile(module, inputs, threads=1)
+        cleave.compile(module, inputs, target=cleave.Target(threads=1))
 
 
 def test_a_wrong_buffer_is_found(monkeypatch):
@@ -112,7 +113,7 @@ def test_a_wrong_buffer_is_found(monkeypatch):
 def test_what_is_right_raises_no_alarm(make, caplog):
     module, inputs, loss_fn = make()
     with caplog.at_level(logging.WARNING, "cleave"):
-        cleave.compile(module, inputs, loss_fn, threads=1, check="on")
+        cleave.compile(module, inputs, loss_fn, target=cleave.Target(threads=1), check="on")
     assert "not compared" not in caplog.text
 
 
@@ -131,7 +132,7 @@ class Ranked(nn.Module):
 @pytest.mark.parametrize("seed", range(8))
 def test_a_gradient_that_is_zero_but_for_rounding(seed):
     torch.manual_seed(seed)
-    cleave.compile(Ranked(), (torch.randn(4, 4),), threads=1, check="on")
+    cleave.compile(Ranked(), (torch.randn(4, 4),), target=cleave.Target(threads=1), check="on")
 
 
 class Noisy(Net):
@@ -176,7 +177,7 @@ def test_a_loss_that_reads_the_model_is_compared():
     weight = module.a.weight
     step = cleave.compile(module, (X, Y),
                           lambda output, target: F.mse_loss(output, target) + weight.sum(),
-                          threads=1, check="on")
+                          target=cleave.Target(threads=1), check="on")
     step(X, Y)
 
 
@@ -232,10 +233,10 @@ def test_examples_that_eager_code_does_not_take(inputs, message, caplog):
     """Examples have shapes and types; their values need not make sense."""
     named = dict(zip(("input_ids", "labels"), inputs))
     with caplog.at_level(logging.WARNING, "cleave"):
-        cleave.compile(gpt2(), named, threads=1)
+        cleave.compile(gpt2(), named, target=cleave.Target(threads=1))
     assert "not compared" in caplog.text
     with pytest.raises(cleave.CompileError, match=message):
-        cleave.compile(gpt2(), named, threads=1, check="on")
+        cleave.compile(gpt2(), named, target=cleave.Target(threads=1), check="on")
 
 
 @pytest.mark.parametrize("value", ["yes", True, None])
@@ -295,7 +296,7 @@ def test_a_wrong_threshold_of_a_draw_is_found(monkeypatch):
     monkeypatch.setitem(CONVERTERS, aten.bernoulli.p, lambda c, x, p=0.5, **_:
                         CONVERTERS[aten.bernoulli.Tensor](c, x, 0.4))
     with pytest.raises(cleave.CompileError, match="differs from eager PyTorch"):
-        cleave.compile(Drawing(DRAWS["stochastic depth"]), (X,), threads=1)
+        cleave.compile(Drawing(DRAWS["stochastic depth"]), (X,), target=cleave.Target(threads=1))
 
 
 # Where eager code has no number -------------------------------------------------------
@@ -313,8 +314,8 @@ class Undefined(nn.Module):
 def test_gradients_that_eager_code_does_not_have(monkeypatch, caplog):
     x = torch.tensor([[-1.0, 1.0]])
     with caplog.at_level(logging.WARNING, "cleave"):
-        cleave.compile(Undefined(), (x,), threads=1)
+        cleave.compile(Undefined(), (x,), target=cleave.Target(threads=1))
     assert "gradients of eager PyTorch are NaN" in caplog.text and ": w" in caplog.text
     broken(monkeypatch, aten.tanh.default, on_tanh(-1))
     with pytest.raises(cleave.CompileError, match="the gradient of b is off"):
-        cleave.compile(Undefined(), (x,), threads=1)
+        cleave.compile(Undefined(), (x,), target=cleave.Target(threads=1))

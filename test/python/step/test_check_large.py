@@ -104,7 +104,7 @@ def test_what_tracing_changes_is_found(change, within):
     """Of each kind of layer the first is in the copy."""
     COUNT["forwards"] = 0
     with pytest.raises(cleave.CompileError, match="differs from eager PyTorch"):
-        cleave.compile(Deep(change, within), (X,), threads=1)
+        cleave.compile(Deep(change, within), (X,), target=cleave.Target(threads=1))
 
 
 def test_the_copy_has_the_tensors_of_the_model():
@@ -132,12 +132,12 @@ def test_models_of_transformers_are_compared(monkeypatch, caplog):
     monkeypatch.setattr(cleave.compiler.check, "_eager", eager)
     monkeypatch.setattr(cleave.compiler.check, "ENOUGH", 1)
     with caplog.at_level(logging.WARNING, "cleave"):
-        step = cleave.compile(module, inputs, threads=1)
+        step = cleave.compile(module, inputs, target=cleave.Target(threads=1))
     assert sizes == [(2, 2, 16)] and "not compared" not in caplog.text
     assert len(module.transformer.h) == 4 and "transformer.h.3.ln_1.weight" in step.state_dict()
     broken(monkeypatch, aten.tanh.default, on_tanh(-1))
     with pytest.raises(cleave.CompileError, match="differs"):
-        cleave.compile(module, inputs, threads=1)
+        cleave.compile(module, inputs, target=cleave.Target(threads=1))
 
 
 def test_of_labels_at_the_end_the_last_positions_are_compared(monkeypatch, caplog):
@@ -145,7 +145,7 @@ def test_of_labels_at_the_end_the_last_positions_are_compared(monkeypatch, caplo
     inputs = {name: torch.cat([value] * 4, 1) for name, value in named_tokens().items()}
     inputs["labels"][:, :-4] = -100
     with caplog.at_level(logging.WARNING, "cleave"):
-        cleave.compile(gpt2(n_layer=4, n_positions=64), inputs, threads=1)
+        cleave.compile(gpt2(n_layer=4, n_positions=64), inputs, target=cleave.Target(threads=1))
     assert "not compared" not in caplog.text
 
 
@@ -174,5 +174,5 @@ class Counting(Deep):
 def test_what_cannot_be_shortened_is_said(make, reason, caplog):
     with caplog.at_level(logging.WARNING, "cleave"):
         cleave.compile(make(), (X,), None if make is Counting else lambda y: F.relu(y).sum(),
-                       threads=1)
+                       target=cleave.Target(threads=1))
     assert "not compared" in caplog.text and reason in caplog.text

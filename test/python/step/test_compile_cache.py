@@ -21,6 +21,7 @@ import torch
 
 import cleave
 from cleave import _cleave
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 from process_script import net, token_loss
 
@@ -64,8 +65,8 @@ def trained(make, options, caplog):
     caplog.clear()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        step = cleave.compile(net(3), (IDS, IDS), token_loss, optimizer=make(), threads=1,
-                              check="off", **options)
+        step = cleave.compile(net(3), (IDS, IDS), token_loss, optimizer=make(), check="off",
+                              **grouped(threads=1, **options))
     said = sorted(str(w.message) for w in warned) + [r.getMessage() for r in caplog.records]
     cached = step._live.compiled.cached
     losses = [float(step(IDS, IDS)) for _ in range(3)]
@@ -486,8 +487,8 @@ def loaded(path, text, monkeypatch):
 
 
 def compiled_net(model, **options):
-    return cleave.compile(model, (torch.randn(4, 6), torch.randn(4, 6)), threads=1,
-                          optimizer=cleave.SGD(lr=0.1), **options)
+    return cleave.compile(model, (torch.randn(4, 6), torch.randn(4, 6)),
+                          optimizer=cleave.SGD(lr=0.1), **grouped(threads=1, **options))
 
 
 def test_check_is_not_repeated(cache, tmp_path, monkeypatch, comparisons):

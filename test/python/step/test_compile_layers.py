@@ -37,7 +37,7 @@ def modules(tmp_path_factory):
 def test_equal_layers_share_kernels(modules):
     counts = {}
     for n in LAYERS[:2]:
-        text = run_tool([tool("cleave-compile"), str(modules[n]), "--clip", "1",
+        text = run_tool([tool("cleave-compile"), str(modules[n]), "--max-grad-norm", "1",
                          "--emit=executable"])
         counts[n] = text.count("exec.kernel @")
         assert text.count("exec.launch @") > n
@@ -49,7 +49,7 @@ def test_memory_is_linear_in_layers(modules):
     peaks = []
     for n in LAYERS:
         peaks.append(int(run_tool([sys.executable, "-c", PEAK, tool("cleave-compile"),
-                                   str(modules[n]), "--clip", "1", "-o",
+                                   str(modules[n]), "--max-grad-norm", "1", "-o",
                                    str(modules[n].with_suffix(".so"))])))
     first, second = peaks[1] - peaks[0], peaks[2] - peaks[1]
     assert second < 1.25 * first, f"KiB at {LAYERS} layers: {peaks}"

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import cleave
 from cleave.models import gpt
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 from training_support import same_bits, snapshot, take_hashes
 
@@ -21,7 +22,8 @@ def compiled(compress=None, ranks=2, mesh=None, **options):
     model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
     ids = torch.randint(0, 64, (8, 16))
     return cleave.compile(model, (ids, ids), optimizer=cleave.optim.AdamW(lr=1e-2),
-                          mesh=mesh or {"dp": ranks}, compress=compress, check="off", **options)
+                          mesh=mesh or {"dp": ranks}, check="off",
+                          **grouped(compress=compress, **options))
 
 
 def batches(count, seed=1):
@@ -67,7 +69,8 @@ def integers(count):
 
 def products(compress, ranks, clip=None):
     """A rate of 1 subtracts what was sent from a matrix of zeros."""
-    return cleave.compile(Products(), tuple(integers(1)[0]), mesh={"dp": ranks}, compress=compress,
+    return cleave.compile(Products(), tuple(integers(1)[0]), mesh={"dp": ranks},
+                          lossy=cleave.Lossy(compress=compress),
                           optimizer=cleave.SGD(lr=1.0, max_grad_norm=clip), check="off")
 
 
@@ -156,7 +159,7 @@ def test_a_checkpoint_is_read_with_other_axes(tmp_path):
     ids = torch.randint(0, 64, (8, 16))
     again = cleave.compile(model, (ids, ids), optimizer=cleave.optim.AdamW(lr=1e-2),
                            mesh={"dp": 2, "tp": 2}, plan="megatron",
-                           compress="powersgd,rank=2,min_rate=1.2", check="off")
+                           lossy=cleave.Lossy(compress="powersgd,rank=2,min_rate=1.2"), check="off")
     again.load(tmp_path / "state")
     assert train(again, 3, seed=2) == pytest.approx(more, rel=1e-4)
 
@@ -248,13 +251,13 @@ def test_a_dense_run_goes_on_compressed(compress, tmp_path):
 
 
 @pytest.mark.parametrize("options, error, message", [
-    (dict(compress=""), ValueError, "compress is empty; it is text such as 'powersgd,rank=4'"),
-    (dict(compress=4), TypeError, "compress is int, not text such as 'powersgd,rank=4'"),
-    (dict(prune=""), ValueError, "prune is empty"),
-    (dict(prune=4), TypeError, "prune is int, not text such as '2:4'"),
-    (dict(quantize=8), TypeError, "quantize is int, not text such as 'int8'"),
-    (dict(compress_over="node"), ValueError, "compress_over is 'node', but compress is not given"),
-    (dict(compress="topk,density=1", compress_over=1), TypeError, "not the name of an axis"),
+    (dict(compress=""), ValueError, "compress: unknown compression ''"),
+    (dict(compress=4), TypeError, "compress is a text, not 4"),
+    (dict(prune=""), ValueError, "'' is neither 2:4 nor the share"),
+    (dict(prune=4), ValueError, "must be above 0 and below 1, got 4"),
+    (dict(quantize=8), TypeError, "quantize is a text, not 8"),
+    (dict(compress_over="node"), ValueError, "compress_over needs compress"),
+    (dict(compress="topk,density=1", compress_over=1), TypeError, "compress_over is a text, not 1"),
 ])
 def test_options_that_are_no_text(options, error, message):
     with pytest.raises(error, match=message):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 
 X, Z = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(1))
 
@@ -89,6 +90,6 @@ def test_micro_batches(loss, options, message):
     line = first + len(lines) - 1 - LOSSES[loss]
     with pytest.raises(cleave.CompileError, match=f"the model couples samples of the batch: .*"
                        f"{message}") as caught:
-        cleave.compile(Pair(loss), (X, Z), **options)
+        cleave.compile(Pair(loss), (X, Z), **grouped(**options))
     assert str(caught.value).startswith(f"{__file__}:{line}:")
     assert "sharding" not in str(caught.value) and "graph." not in str(caught.value)

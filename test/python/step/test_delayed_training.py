@@ -8,6 +8,7 @@ import torch
 
 import cleave
 from cleave.models import gpt
+from cleave.compiler.entrance import grouped
 from delayed_updates import AdamW, Line, Momentum, SAMPLES, Sgd, WIDTH, recurrence, samples
 from proofs import ALL
 from training_support import same_bits, snapshot
@@ -21,7 +22,7 @@ def line(optimizer, **options):
         for name, p in model.named_parameters():
             p.copy_(torch.from_numpy(START[name]))
     example = (torch.zeros(SAMPLES, WIDTH), torch.zeros(SAMPLES))
-    return cleave.compile(model, example, optimizer=optimizer, check="off", **options)
+    return cleave.compile(model, example, optimizer=optimizer, check="off", **grouped(**options))
 
 
 @pytest.mark.parametrize("rule, optimizer, clip", [
@@ -64,7 +65,9 @@ def test_a_parabola_is_stable_below_the_limit(delay):
     ones = torch.ones(2)
     for factor in (0.98, 1.02):
         step = cleave.compile(Parabola(), (ones,), optimizer=cleave.SGD(lr=float(factor * limit)),
-                              threads=1, update_delay=delay, check="off", check_finite=False)
+                              target=cleave.Target(threads=1),
+                              lossy=cleave.Lossy(update_delay=delay), check="off",
+                              numerics=cleave.Numerics(check_finite=False))
         losses = [float(step(ones)) for _ in range(1200)]
         first, last = max(losses[:50]), max(losses[-50:])
         assert (last < first / 10) if factor < 1 else not last < first * 10, (factor, first, last)
@@ -75,9 +78,8 @@ def compiled(delay=None, mesh=None, **options):
     model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
     ids = torch.randint(0, 64, (8, 16))
     return cleave.compile(model, (ids, ids),
-                          **{"optimizer": cleave.AdamW(lr=1e-2, max_grad_norm=1.0), "check": "off",
-                             "mesh": mesh, **options},
-                          **({} if delay is None else {"update_delay": delay}))
+                          **grouped(**{"optimizer": cleave.AdamW(lr=1e-2, max_grad_norm=1.0), "check": "off",
+                             "mesh": mesh, **options}, **{} if delay is None else {"update_delay": delay}))
 
 
 def train(step, count, seed=1):
@@ -183,8 +185,8 @@ def test_losses_of_16_bits_fall(precision):
 
 
 @pytest.mark.parametrize("delay, error, message", [
-    (-1, ValueError, "update_delay is -1; it must be at least 0"),
-    (1.5, TypeError, "update_delay is 1.5; it must be a whole number"),
+    (-1, ValueError, "a delay is 0 to 16 steps, not -1"),
+    (1.5, TypeError, "update_delay is a text, not 1.5"),
     ({"a,b": 1}, ValueError, "patterns have no comma"), ({1: 1}, TypeError, "patterns of"),
     (17, cleave.CompileError, "a delay is 0 to 16 steps, not 17"),
     ({"nothing": 1}, cleave.CompileError, "'nothing' matches no parameter")])
@@ -201,8 +203,8 @@ def test_skipped_steps_of_fp16_are_as_if_they_had_not_been():
         model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
         ids = torch.randint(0, 64, (8, 16))
         return cleave.compile(model, (ids, ids), optimizer=cleave.AdamW(lr=1e-2), check="off",
-                              update_delay=2, precision="fp16",
-                              loss_scale=cleave.LossScale(init=init, hysteresis=1)), ids
+                              lossy=cleave.Lossy(update_delay=2),
+                              precision=cleave.Precision("fp16", loss_scale=cleave.LossScale(init=init, hysteresis=1))), ids
 
     step, ids = trained(2.0**32)
     before, tried = snapshot(step), 0
@@ -224,7 +226,8 @@ def test_gradients_wait_without_the_scale_of_their_step():
         model = gpt(hidden=32, heads=2, layers=1, seq=16, vocab=64)
         ids = torch.randint(0, 64, (8, 16))
         step = cleave.compile(model, (ids, ids), optimizer=cleave.SGD(lr=0.5), check="off",
-                              update_delay=2, precision="fp16", loss_scale=scale)
+                              lossy=cleave.Lossy(update_delay=2),
+                              precision=cleave.Precision("fp16", loss_scale=scale))
         found = [float(step(ids, ids)) for _ in range(8)]
         assert not step.skipped
         return found, step.loss_scale

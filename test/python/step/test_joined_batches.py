@@ -13,6 +13,7 @@ from torch import nn
 
 import cleave
 from cleave.testing.tools import interpret, optimize
+from cleave.compiler.entrance import grouped
 from eager_support import train_beside
 from proofs import ALL
 
@@ -209,8 +210,8 @@ def flops(step):
 def check_training(form, **options):
     """Returns the step after it trained as PyTorch does."""
     model = Joined(form)
-    step = cleave.compile(model, batches()[0], optimizer=cleave.SGD(lr=0.3, momentum=0.9), threads=1,
-                          **options)
+    step = cleave.compile(model, batches()[0], optimizer=cleave.SGD(lr=0.3, momentum=0.9),
+                          **grouped(threads=1, **options))
     eager = train_beside(step, model, batches(), rel=1e-4, abs=1e-6)
     state = step.training_state()["optimizer"]
     for name, value in step.state_dict().items():
@@ -264,8 +265,8 @@ def test_all_pairs_over_ranks():
 def test_dropout(options):
     """Each row of a joined batch drops the same numbers as in the model's order."""
     def trained(**options):
-        step = cleave.compile(Joined(cat_and_slices, 0.5), batches()[0], seed=3, threads=1,
-                              optimizer=cleave.SGD(lr=0.3), **options)
+        step = cleave.compile(Joined(cat_and_slices, 0.5), batches()[0], seed=3,
+                              optimizer=cleave.SGD(lr=0.3), **grouped(threads=1, **options))
         losses = [float(step(*batch)) for batch in batches()]
         return losses, step.state_dict(), flops(step)
 
@@ -290,4 +291,4 @@ def test_layouts(form, options):
 def test_deterministic_steps(form):
     """Grains are those of a batch in the model's order: joined ones are refused."""
     with pytest.raises(cleave.CompileError, match="couples samples.*leave out deterministic"):
-        cleave.compile(Joined(form), batches()[0], deterministic=4)
+        cleave.compile(Joined(form), batches()[0], numerics=cleave.Numerics(deterministic=4))

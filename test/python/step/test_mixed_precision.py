@@ -18,6 +18,7 @@ import torch
 import cleave
 from cleave import _runtime, models
 from cleave.testing.tools import build_dir, run_tool, tool
+from cleave.compiler.entrance import grouped
 from mixed_precision import SIZE, batch, compiled, losses, model
 from proofs import ALL
 
@@ -55,7 +56,7 @@ def test_extremes_are_those_of_pytorch(dims, device, monkeypatch):
         loss.backward()
         expected = own.linear.weight.grad
         step = cleave.compile(Extremes(dims), dict(x=x), optimizer=cleave.SGD(lr=1.0), check="off",
-                              precision=precision, **options)
+                              **grouped(precision=precision, **options))
         found = step(x=x)
         assert not found.skipped
         assert float(found) == pytest.approx(float(loss.detach()), rel=5e-2)
@@ -179,8 +180,8 @@ def test_logits_are_rounded_as_products_are(bias, sums, rows):
     names = [name for name, _ in own.named_parameters()]
     before = {name: value.detach().clone() for name, value in own.named_parameters()}
     more = {} if rows is None else dict(max_logits_bytes=4 * SIZE["vocab"] * rows)
-    step = cleave.compile(own, batch(), optimizer=cleave.SGD(lr=1.0), check="off", threads=1,
-                          precision="bf16", activation_reduction=sums, **more)
+    step = cleave.compile(own, batch(), optimizer=cleave.SGD(lr=1.0), check="off",
+                          **grouped(threads=1, precision="bf16", activation_reduction=sums, **more))
     loss = float(step(**batch()))
 
     def round16(x):
@@ -333,15 +334,15 @@ def test_modules_that_are_chosen_f32(options, plain):
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(precision="fp4"), "precision is 'fp4'; it must be 'f32', 'bf16', 'fp16' or 'fp8'"),
-    (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is 'f16'"),
-    (dict(activation_reduction="16bit"), "which needs precision"),
-    (dict(precision="bf16", merge_products="qkv"), "merge_products is 'qkv'; it must be"),
-    (dict(merge_products="on"), 'merge_products is "on", which needs precision'),
-    (dict(precision="bf16", gradient_dtype="16bit"), "gradient_dtype is '16bit'; it must be"),
+    (dict(precision="fp4"), "precision is f32, bf16, fp16 or fp8, not 'fp4'"),
+    (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is auto, f32, products or 16bit, not 'f16'"),
+    (dict(activation_reduction="16bit"), "activation_reduction needs precision bf16"),
+    (dict(precision="bf16", merge_products="qkv"), "merge_products is auto, on or off, not 'qkv'"),
+    (dict(merge_products="on"), "merge_products on needs precision bf16"),
+    (dict(precision="bf16", gradient_dtype="16bit"), "gradient_dtype is f32, bf16 or fp16, not '16bit'"),
     (dict(precision="bf16", gradient_dtype="fp16"), "of the type that contractions read"),
     (dict(gradient_dtype="bf16"), "of the type that contractions read"),
-    (dict(precision="bf16", residual="bf16"), "residual is 'bf16'; it must be '16bit' or 'f32'"),
+    (dict(precision="bf16", residual="bf16"), "residual is 16bit or f32, not 'bf16'"),
 ])
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
@@ -356,8 +357,8 @@ def test_gradients_accumulate_in_f32():
 
     def gradients(ids, **options):
         inputs = dict(input_ids=ids, labels=ids)
-        step = cleave.compile(model(), inputs, optimizer=sgd, check="off", precision="bf16",
-                              **options)
+        step = cleave.compile(model(), inputs, optimizer=sgd, check="off",
+                              **grouped(precision="bf16", **options))
 
         def of(ids):
             step.load_training_state(fresh)
@@ -432,7 +433,7 @@ def test_real_text():
                           "fp16": dict(precision="fp16")}.items():
         step = cleave.compile(begin(), dict(input_ids=windows[0], labels=windows[0]),
                               optimizer=cleave.AdamW(lr=rate, weight_decay=0.01), check="off",
-                              **options)
+                              **grouped(**options))
         curves[name] = [float(step(input_ids=w, labels=w)) for w in windows]
     theirs = begin()
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, weight_decay=0.01)

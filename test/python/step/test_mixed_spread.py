@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import cleave
 from cleave import models
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 
 SIZE = dict(layers=2, hidden=64, heads=4, seq=32, vocab=199)
@@ -91,7 +92,7 @@ def gradients(options, order=0):
     if "mesh" not in options:
         options = dict(threads=1) | options
     step = cleave.compile(own, batch(), optimizer=cleave.SGD(lr=1e-3, momentum=0.5), check="off",
-                          **options)
+                          **grouped(**options))
     step(**batch())
     state = step.training_state()["optimizer"]
     return {name: permuted(state[name]["momentum_buffer"].double().reshape(value.shape), how[name],

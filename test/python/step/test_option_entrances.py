@@ -3,7 +3,8 @@
 """Every entrance accepts and refuses the same options, for the same reason.
 
 Sets of options are drawn from the compiler's own table, valid and invalid ones, and given to
-`cleave-compile` as flags and to the Python module as JSON. ``CLEAVE_TEST_ALL=1`` draws 1,000.
+`cleave-compile` as flags, to the native module as JSON and to `cleave.compile` in their groups.
+``CLEAVE_TEST_ALL=1`` draws 1,000. Every option of the table is at every entrance.
 """
 
 import importlib.util
@@ -14,16 +15,26 @@ import re
 import subprocess
 
 import pytest
+import torch
 
+import cleave
 from cleave import _cleave
+from cleave.compiler import api
+from cleave.compiler.entrance import GROUPS, OWNERS, grouped
 from proofs import ALL
-from cleave.testing.tools import tool
+from cleave.testing.tools import run_tool, tool
 
 SETS = 1000 if ALL else 24
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TABLE = json.loads(_cleave.option_table())
 #: They name files, of which each entrance says its own way that they do not exist.
 FILES = {"schedule_file", "measured_costs"}
+#: Options that no random set has, and why.
+NOT_DRAWN = {
+    "schedule_text": "the command line has files", "schedule_file": "it names a file",
+    "measured_costs": "it names a file", "stages": "any names are valid without a model",
+    "cpu": "the names are those of LLVM", "moved_bytes": "the command line does not have it",
+}
 
 
 def draw(rng):
@@ -74,13 +85,39 @@ def reason(text, rows):
     return re.sub(r"(\d)B\b", r"\1", text)
 
 
+class Accepted(Exception):
+    """`cleave.compile` has accepted its options."""
+
+
+def said_by_python(given, monkeypatch):
+    """The reason of `cleave.compile`, "" if it goes on to the model."""
+
+    def accept(*arguments):
+        raise Accepted
+
+    monkeypatch.setattr(api, "Builder", accept)
+    # A model may ask for a precision of its own.
+    arguments = grouped(**{"precision": "f32", **given, "ranks": "threads"})
+    try:
+        cleave.compile(torch.nn.Linear(2, 2), (torch.ones(1, 2),), **arguments)
+    except Accepted:
+        return ""
+    except cleave.OptionError as error:
+        # Only Python takes a name for that of a file.
+        return str(error).removesuffix("; there is no file of this name either")
+    raise AssertionError("nothing was compiled, and nothing refused")
+
+
 @pytest.mark.parametrize("seed", range(SETS))
-def test_command_line_and_json_agree(seed):
+def test_entrances_agree(seed, monkeypatch):
     rng = random.Random(f"entrances {seed}")
     rows = {row["key"]: row for row in TABLE}
     chosen = draw(rng)
     given = {key: as_json(rows[key], text) for key, text in chosen.items()}
     mine = _cleave.check_options(json.dumps(given))
+    # Settings of optimizers and of loss scales are objects there.
+    if all(rows[key]["argument"] == key for key in given):
+        assert said_by_python(given, monkeypatch) == mine, chosen
     theirs = reason(said_by_command_line(chosen, rows), rows)
     if not mine:
         assert "there-is-no-such-model.mlir" in theirs, (chosen, theirs)
@@ -118,9 +155,60 @@ def test_each_option_says_what_it_is():
             for name in re.findall(r"\{(.*?)\}", row["help"])), row["name"]
 
 
-def test_the_page_is_of_the_table():
-    """docs/Options.md, which `make docs` writes."""
-    spec = importlib.util.spec_from_file_location("write_options", ROOT / "scripts" / "write_options.py")
+def loaded(name):
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "Options.md").read_text() == module.page()
+    return module
+
+
+def test_the_page_is_of_the_table():
+    """docs/Options.md, which `make docs` writes."""
+    assert (ROOT / "docs" / "Options.md").read_text() == loaded("write_options").page()
+
+
+def test_the_groups_are_of_the_table():
+    """python/cleave/compiler/groups.py, which `make docs` writes."""
+    path = ROOT / "python" / "cleave" / "compiler" / "groups.py"
+    assert path.read_text() == loaded("write_groups").text()
+
+
+@pytest.fixture(scope="module")
+def help_text():
+    return run_tool([tool("cleave-compile"), "--help"])
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row["name"])
+def test_an_option_is_at_every_entrance(row, help_text):
+    """What is declared in one place is everywhere."""
+    flag, key, argument = row["flag"], row["key"], row["argument"]
+    # The command line, and the page of its options.
+    if flag:
+        assert re.search(rf"^ +--{flag}\b(?!-)", help_text, re.M)
+        assert re.search(rf"^\| `{key}`, `--{flag}`", (ROOT / "docs" / "Options.md").read_text(), re.M)
+    # JSON knows it, whatever it says of the value.
+    assert "unknown option" not in _cleave.check_options(json.dumps({key: row["default"]}))
+    # Python: an argument, a field of its group, or a setting of an object.
+    if argument == key and row["class"]:
+        kind = getattr(cleave, row["class"])
+        assert OWNERS[key] == row["class"].lower() and f"{key}:" in kind.__doc__
+        assert f"{key}=" in repr(grouped(**{key: 1})[OWNERS[key]])
+    elif argument == key:
+        assert f"        {key}: " in cleave.compile.__doc__
+    else:
+        assert argument in ("", "optimizer", "loss_scale", "schedule")
+    # Random sets have values, of which some are refused.
+    values = row["drawn"] or row["choices"] or row["kind"] == "flag"
+    assert bool(values) != (key in NOT_DRAWN), row
+
+
+def test_former_names_are_not_those_of_options():
+    names = {row["name"] for row in TABLE}
+    former = [own["name"] for row in TABLE for own in row["former"]]
+    assert len(former) == len(set(former)) and not names & set(former)
+
+
+def test_groups_are_as_the_table_has_them():
+    assert {row["class"] for row in TABLE if row["class"]} <= {k.__name__ for k, _ in GROUPS.values()}
+    assert sum(len(kind.__dataclass_fields__) for kind, _ in GROUPS.values()) == len(OWNERS)

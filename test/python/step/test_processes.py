@@ -138,10 +138,10 @@ def test_no_launch():
     from training_support import net, token_loss, tokens
 
     with pytest.raises(ValueError, match="ranks is 'mpi'; it must be"):
-        cleave.compile(net(), tokens(), token_loss, ranks="mpi")
+        cleave.compile(net(), tokens(), token_loss, launch="mpi")
     with pytest.raises(ValueError, match="start the script with mpirun -n 2 or torchrun "
                                          "--nproc-per-node 2"):
-        cleave.compile(net(), tokens(), token_loss, mesh={"dp": 2}, ranks="processes")
+        cleave.compile(net(), tokens(), token_loss, mesh={"dp": 2}, launch="processes")
 
 
 @needs_mpi

@@ -21,6 +21,7 @@ from cleave.exporting.__main__ import main as export_main
 from cleave.models import gpt
 from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import run_tool, tool
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 from training_support import same_bits, snapshot
 
@@ -35,7 +36,7 @@ def compiled(optimizer=None, **options):
     ids = torch.randint(0, 64, (8, 16))
     return cleave.compile(model, (ids, ids), check="off",
                           optimizer=optimizer or cleave.optim.AdamW(lr=1e-2, weight_decay=0.1),
-                          **options)
+                          **grouped(**options))
 
 
 def batches(count, seed=1):
@@ -287,7 +288,7 @@ def trained(tmp_path_factory):
     # 10 sequences, of which the last 2 do not fill a batch, and 5 tokens more.
     np.random.default_rng(1).integers(0, 64, 165).astype(np.uint16).tofile(folder / "valid.bin")
     run_tool([tool("cleave-compile"), str(folder / "gpt.mlir"), "--quantize=int8", "--mesh=dp=2",
-              "--recipe=zero1", "-o", str(folder / "gpt.so")])
+              "--plan=zero1", "-o", str(folder / "gpt.so")])
     return folder
 
 

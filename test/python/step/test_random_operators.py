@@ -178,7 +178,8 @@ def test_each_distribution_is_listed():
 def test_samples_of_distributions_are_those_of_eager_code(name):
     """On the same numbers, with the gradients that the parameters of a distribution have."""
     module, x = Drawing(SAMPLES[name]), torch.randn(8, 6)
-    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.01), check="on")
+    step = cleave.compile(module, (x,), target=cleave.Target(threads=1),
+                          optimizer=cleave.SGD(lr=0.01), check="on")
     assert all(torch.isfinite(torch.tensor(float(step(x)))) for _ in range(3))
 
 
@@ -206,7 +207,8 @@ def test_multinomial_draws_by_its_weights(replacement):
             wrong = drawn[..., [0, 3, 5]].sum() + (0 if replacement else (drawn.sum(1) > 1).sum())
             return self.a.sum() + drawn[:, 0].float().mean(0) @ values + 1e6 * wrong
 
-    step = cleave.compile(Counted(), (weights,), threads=1, optimizer=cleave.SGD(lr=0.0))
+    step = cleave.compile(Counted(), (weights,), target=cleave.Target(threads=1),
+                          optimizer=cleave.SGD(lr=0.0))
     found = torch.tensor([float(step(weights)) for _ in range(20)])
     right = (1 * 1 + 2 * 10 + 5 * 100) / 8
     assert abs(found.mean() - right) < 5 * found.std() / 20 ** 0.5 and found.std() > 0

@@ -16,6 +16,7 @@ import torch
 import cleave
 from adamw8bit_reference import Reference, dynamic_map
 from cleave.testing.tools import run_tool, tool
+from cleave.compiler.entrance import grouped
 from native_rules import LAMB, Lion
 
 STEPS = 3
@@ -240,8 +241,8 @@ def test_a_step_is_that_of_eager_training(draw, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # Muon's iterations
     losses, plain, expected, slots = eager(draw)
     monkeypatch.undo()
-    step = cleave.compile(build(), batches()[0], optimizer=draw.optimizer(), threads=1,
-                          check="off", **draw.options)
+    step = cleave.compile(build(), batches()[0], optimizer=draw.optimizer(), check="off",
+                          **grouped(threads=1, **draw.options))
     found = [float(step(*batch)) for batch in batches()[:STEPS]]
     found.append(float(step.evaluate(*batches()[STEPS])))
     tolerance = 2e-4 if draw.exact else 0.02
@@ -286,7 +287,7 @@ def test_updates_are_computed_in_f32(rule):
     counts = []
     for name, decay in (("sgd", 0.0), (rule, 0.5)):
         step = cleave.compile(build(), batches()[0], optimizer=RULES[name][0](0.01, decay),
-                              threads=1, check="off", precision="bf16")
+                              target=cleave.Target(threads=1), check="off", precision="bf16")
         train = step.ir("step").split("func.func @train", 1)[1].split("func.func", 1)[0]
         counts.append(sum("bf16" in line for line in train.splitlines()))
     assert counts[0] == counts[1] > 4
@@ -299,7 +300,8 @@ def test_lamb_adapts_what_decays():
     own = dict(model.named_parameters())
     rules = {name: LAMB([p], lr=0.01, betas=(0.9, 0.999), eps=EPS, weight_decay=0.1) if p.ndim > 1
              else torch.optim.Adam([p], lr=0.01, eps=EPS) for name, p in own.items()}
-    step = cleave.compile(build(), batches()[0], threads=1, check="off", optimizer=cleave.LAMB(
+    step = cleave.compile(build(), batches()[0], target=cleave.Target(threads=1), check="off",
+                          optimizer=cleave.LAMB(
         lr=0.01, eps=EPS, weight_decay=0.1, no_decay=lambda n, p: p.ndim < 2, always_adapt=False))
     for ids, y in batches()[:STEPS]:
         step(ids, y)
@@ -335,20 +337,21 @@ class Table(torch.nn.Module):
     (dict(compress="topk,density=0.1", mesh={"dp": 2}), "of fewer than 256 elements: \"table"),
     (dict(compress="int8", mesh={"tp": 2}), "the mesh has no axis \"dp\""),
     (dict(update_delay={"tabel*": 1}), "'tabel*' matches no parameter that '@train' trains"),
-    (dict(gradient_dtype="bf16"), "precision is 'f32'"),
+    (dict(gradient_dtype="bf16"), "gradient_dtype bf16 needs precision bf16"),
     (dict(offload=["masters"]), "there are no masters"),
     (dict(compress_stages=0.1), "the mesh has no axis \"pp\""),
     (dict(merge_products="on"), "weights in f32 are not copied"),
 ], ids=str)
 def test_an_option_that_applies_to_nothing_is_an_error(options, why):
     with pytest.raises((cleave.CompileError, ValueError), match=re.escape(why)):
-        cleave.compile(Table(), (torch.zeros(4, 3, dtype=torch.long),), threads=1, check="off",
-                       **options)
+        cleave.compile(Table(), (torch.zeros(4, 3, dtype=torch.long),), check="off",
+                       **grouped(threads=1, **options))
 
 
 def test_a_group_without_parameters_is_named():
     groups = [dict(match=lambda n, p: "tabel" in n, lr=1.0), dict(match=lambda n, p: True, lr=0.1),
               dict(match=lambda n, p: "table" in n, lr=0.2)]
     with pytest.warns(UserWarning, match=re.escape("param_groups[0, 2] of the optimizer: no")):
-        cleave.compile(Table(), (torch.zeros(4, 3, dtype=torch.long),), threads=1, check="off",
+        cleave.compile(Table(), (torch.zeros(4, 3, dtype=torch.long),),
+                       target=cleave.Target(threads=1), check="off",
                        optimizer=cleave.SGD(lr=0.1, param_groups=groups))

@@ -11,6 +11,7 @@ import torch
 
 import cleave
 from cleave.testing.tools import run_tool, tool
+from cleave.compiler.entrance import grouped
 from expert_models import switch
 from training_support import Net, compile_case, family, net, same_bits, snapshot, token_loss, tokens
 
@@ -19,7 +20,7 @@ OPTIMIZER = dict(lr=1e-2, max_grad_norm=1.0)
 
 def compiled(module=None, **settings):
     return cleave.compile(module or net(), tokens(), token_loss,
-                          optimizer=cleave.AdamW(**OPTIMIZER), **settings)
+                          optimizer=cleave.AdamW(**OPTIMIZER), **grouped(**settings))
 
 
 def test_version():

@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 from eager_support import train_beside
 from small_configs import config_of
 
@@ -110,7 +111,7 @@ def batches():
 def test_written_samples(form, options):
     model = Written(form)
     step = cleave.compile(model, next(batches()), optimizer=cleave.SGD(lr=0.3, momentum=0.9),
-                          **options)
+                          **grouped(**options))
     eager = train_beside(step, model, batches(), rel=1e-5)
     for name, value in step.state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-4, atol=1e-6)
@@ -141,8 +142,8 @@ def test_routers_of_transformers(kind):
 
     def trained(**options):
         model.load_state_dict(start)
-        step = cleave.compile(model, {"input_ids": ids, "labels": ids}, threads=1,
-                              optimizer=cleave.AdamW(lr=1e-3), **options)
+        step = cleave.compile(model, {"input_ids": ids, "labels": ids},
+                              optimizer=cleave.AdamW(lr=1e-3), **grouped(threads=1, **options))
         for _ in range(3):
             step(input_ids=ids, labels=ids)
         return step.state_dict()

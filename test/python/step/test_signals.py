@@ -19,6 +19,7 @@ import time
 import pytest
 
 import cleave
+from cleave.compiler.entrance import grouped
 from training_support import ALL, net, same_bits, snapshot, token_loss, tokens
 
 PACKAGE = str(pathlib.Path(cleave.__file__).parent)
@@ -64,7 +65,7 @@ def interrupted_at(number, body):
 def run(request):
     """A step; snapshots and losses by the number of steps; training states."""
     step = cleave.compile(net(), BATCHES[0], token_loss, optimizer=cleave.AdamW(lr=1e-2),
-                          threads=1, **FORMS[request.param])
+                          **grouped(threads=1, **FORMS[request.param]))
     states, taken, losses = [], [], [None]
     for number in range(4):
         states.append((step.state_dict(), step.training_state()))
@@ -206,7 +207,7 @@ SCRIPT = """
     batches = [tokens(seed=seed) for seed in range(4)]
     def make():
         return cleave.compile(net(), batches[0], token_loss, optimizer=cleave.AdamW(lr=1e-2),
-                              threads=1, mesh={"dp": 2})
+                              target=cleave.Target(threads=1), mesh={"dp": 2})
     step = make()
     print("ready", flush=True)
     try:

@@ -12,6 +12,7 @@ import cleave
 from cleave.models.__main__ import main as write_model
 from cleave.runtime.state import byte_count
 from cleave.testing.tools import tool
+from cleave.compiler.entrance import grouped
 
 MIB = 1 << 20
 #: Bytes of each text; a plain number counts `None`.
@@ -44,8 +45,9 @@ def test_the_command_line_and_python_read_alike(model, text):
 
 
 @pytest.mark.parametrize("flag, unit", [
-    ("memory-limit", "MiB"), ("max-logits-mib", "MiB"), ("bucket-kib", "KiB"),
-    ("collective-chunk-kib", "KiB"), ("max-saved-mib", "MiB")])
+    ("memory-limit", "MiB"), ("max-logits-bytes", "bytes"), ("bucket-bytes", "bytes"),
+    ("collective-chunk-bytes", "bytes"), ("max-saved-bytes", "bytes"),
+    ("max-logits-mib", "MiB"), ("bucket-kib", "KiB"), ("collective-chunk-kib", "KiB"), ("max-saved-mib", "MiB")])
 def test_what_is_no_size(model, flag, unit):
     for text in WRONG:
         done = plan(model, f"--{flag}={text}")
@@ -55,16 +57,16 @@ def test_what_is_no_size(model, flag, unit):
 def test_sizes_of_a_compiled_step():
     def compiled(**options):
         return cleave.compile(torch.nn.Linear(4, 4), (torch.ones(2, 4),),
-                              lambda y: y.square().sum(), **options)
+                              lambda y: y.square().sum(), **grouped(**options))
 
     step = compiled(memory_limit="24GiB", bucket_bytes="1 MiB", max_logits_bytes="1GB")
     assert step.report()["recompute"]["limit"] == 24 << 30
     assert byte_count("x", 80, 1) == 80 == byte_count("x", "80", 1)
     for text in WRONG:
-        with pytest.raises(ValueError, match="memory_limit is .*; a size is a number of bytes, or"):
+        with pytest.raises(ValueError, match="memory_limit is a size: a number of bytes, or"):
             compiled(memory_limit=text)
     for value, error in ((1.5, TypeError), (True, TypeError), (0, ValueError), ("0GB", ValueError)):
-        with pytest.raises(error, match="memory_limit is "):
+        with pytest.raises(error, match="memory_limit (is|must be) "):
             compiled(memory_limit=value)
 
 

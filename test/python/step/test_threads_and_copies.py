@@ -21,6 +21,7 @@ from torch import nn
 import cleave
 from cleave.runtime.program import Program
 from cleave.trace import UnsupportedError
+from cleave.compiler.entrance import grouped
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
 MESHES = [None, {"dp": 2}]
@@ -35,7 +36,7 @@ def linear():
 
 def compiled(model=None, **options):
     return cleave.compile(model or linear(), (X, Y), F.cross_entropy, optimizer=cleave.SGD(lr=0.1),
-                          **options)
+                          **grouped(**options))
 
 
 @pytest.mark.parametrize("make", [
@@ -252,7 +253,7 @@ def test_forked_processes_end(end):
 def test_shapes_leave_no_threads():
     """A step that has seen five shapes of batches has the threads of one."""
     step = cleave.compile(nn.Linear(4, 4), (torch.ones(4, 4), torch.ones(4, 4)), F.mse_loss,
-                          threads=2)
+                          target=cleave.Target(threads=2))
     found = []
     for samples in (4, 1, 2, 3, 5):
         step(torch.ones(samples, 4), torch.ones(samples, 4))

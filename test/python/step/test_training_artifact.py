@@ -30,7 +30,7 @@ def dropping():
 """
 
 #: Flags and the optimizer they stand for.
-FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2", "--clip", "1.0"]
+FLAGS = ["--optimizer", "adamw", "--weight-decay", "0.1", "--no-decay", "ndim<2", "--max-grad-norm", "1.0"]
 
 
 def optimizer(lr):

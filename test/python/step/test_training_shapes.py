@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 from buffer_state import same_state
 from proofs import ALL
 
@@ -196,8 +197,8 @@ def test_trains_as_pytorch_does(name):
     expected = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(1)
     batches = [{n: draw(generator) for n, draw in inputs.items()} for _ in range(STEPS)]
-    step = cleave.compile(module, batches[0], optimizer=cleave.SGD(**SGD), threads=1,
-                          check="off", **settings)
+    step = cleave.compile(module, batches[0], optimizer=cleave.SGD(**SGD), check="off",
+                          **grouped(threads=1, **settings))
     optimizer = torch.optim.SGD(expected.parameters(), **SGD)
     before = {n: t.clone() for n, t in expected.state_dict().items()}
     for batch in batches:

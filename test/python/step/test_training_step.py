@@ -14,6 +14,7 @@ from torch import nn
 
 import cleave
 from cleave.runtime.results import Evaluation, Loss
+from cleave.compiler.entrance import grouped
 from training_support import (Case, compile_case, family, gpt2, net, same_bits, snapshot,
                               token_batches, token_loss, tokens, torch_run)
 
@@ -449,7 +450,7 @@ def test_the_last_token_of_each_sample(settings):
     ids[0, 3:] = ids[4, 1:] = 0
     module = LastToken()
     step = cleave.compile(copy.deepcopy(module), (ids, labels), optimizer=cleave.SGD(lr=1.0),
-                          check="off", **settings)
+                          check="off", **grouped(**settings))
     expected = module(ids, labels)
     expected.backward()
     assert float(step(ids, labels)) == pytest.approx(float(expected), rel=1e-6)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 from training_support import assert_close
 
 STEPS = 3
@@ -114,8 +115,9 @@ def batches(samples):
 def trained(model, loss, samples, **options):
     data = batches(samples)
     torch.manual_seed(0)
-    step = cleave.compile(MODELS[model](), data[0], LOSSES[loss], threads=1, check="off", seed=3,
-                          optimizer=cleave.AdamW(lr=1e-2, eps=1e-4, max_grad_norm=0.5), **options)
+    step = cleave.compile(MODELS[model](), data[0], LOSSES[loss], check="off", seed=3,
+                          optimizer=cleave.AdamW(lr=1e-2, eps=1e-4, max_grad_norm=0.5),
+                          **grouped(threads=1, **options))
     losses = [(float(result), float(result.grad_norm)) for result in (step(*b) for b in data)]
     state = {f"{name}.{slot}": value for name, own in step.training_state()["optimizer"].items()
              for slot, value in own.items()}
@@ -158,7 +160,8 @@ def test_memory_is_that_of_the_largest_micro_batch():
     def peak(samples, parts):
         model = nn.Sequential(*(part for _ in range(2) for part in (nn.Linear(64, 64), nn.Tanh())))
         x = torch.zeros(samples, 64, 64)
-        step = cleave.compile(model, (x, x), F.mse_loss, micro_batches=parts, threads=1, check="off")
+        step = cleave.compile(model, (x, x), F.mse_loss, micro_batches=parts,
+                              target=cleave.Target(threads=1), check="off")
         return step.memory()["train peak"]
 
     assert peak(13, 4) <= 1.05 * peak(16, 4) < 0.6 * peak(13, 1)

@@ -17,6 +17,7 @@ import cleave
 from buffer_state import same_state
 from cleave.testing.tools import interpret
 from cleave.trace import TraceError
+from cleave.compiler.entrance import grouped
 from proofs import ALL
 
 SGD = dict(lr=0.1, momentum=0.5)
@@ -101,7 +102,7 @@ def train(module, data, parts=1, **settings):
     expected = copy.deepcopy(module)
     before = copy.deepcopy(module.state_dict())
     step = cleave.compile(module, data[0], F.mse_loss, optimizer=cleave.SGD(**SGD),
-                          **{"micro_batches": parts, "check": "off", **settings})
+                          **grouped(**{"micro_batches": parts, "check": "off", **settings}))
     optimizer = torch.optim.SGD(expected.parameters(), **SGD)
     for x, y in data:
         loss = torch_step(expected, optimizer, x, y, parts)
@@ -244,7 +245,7 @@ def test_another_shape_has_the_same_buffers():
 def test_a_step_that_stops_writes_nothing(settings):
     (x, y), (x1, y1), *_ = batches()
     step, whole = (cleave.compile(Around(nn.BatchNorm1d(6)), (x, y), F.mse_loss, check="off",
-                                  optimizer=cleave.SGD(lr=0.1, momentum=0.9), **settings)
+                                  optimizer=cleave.SGD(lr=0.1, momentum=0.9), **grouped(**settings))
                    for _ in range(2))
     step(x, y)
     whole(x, y)
@@ -318,7 +319,8 @@ def test_statistics_of_ranks():
     (x, y), *_ = batches(samples=16)
     module = Around(nn.BatchNorm1d(6)).train()
     step = cleave.compile(module, (x, y), F.mse_loss, optimizer=cleave.SGD(**SGD), micro_batches=2,
-                          mesh={"dp": 2}, batch_statistics="rank", check="off")
+                          mesh={"dp": 2}, numerics=cleave.Numerics(batch_statistics="rank"),
+                          check="off")
     ranks = [copy.deepcopy(module) for _ in range(2)]
     # Of each micro-batch, rank 0 has the first half.
     parts = list(zip(x.chunk(4), y.chunk(4)))
@@ -351,20 +353,21 @@ def test_what_is_refused(forward, settings, message):
     inner = nn.BatchNorm1d(6) if forward is None else None
     module = Around(inner, forward, mean=torch.ones(6), steps=torch.tensor(0))
     with pytest.raises(cleave.CompileError, match=message):
-        cleave.compile(module, batches()[0], F.mse_loss, check="off", **settings)
+        cleave.compile(module, batches()[0], F.mse_loss, check="off", **grouped(**settings))
 
 
 def test_a_cumulative_average_needs_the_whole_batch():
     with pytest.raises(TraceError, match="momentum=None .* give it a momentum"):
         cleave.compile(Around(nn.BatchNorm1d(6, momentum=None)), batches()[0], F.mse_loss,
-                       micro_batches=2, batch_statistics="micro-batch")
+                       micro_batches=2, numerics=cleave.Numerics(batch_statistics="micro-batch"))
 
 
 @pytest.mark.parametrize("settings", some(1, dict(mesh={"pp": 2}), {}, dict(mesh={"dp": 2})), ids=named)
 def test_the_interpreter_agrees_in_every_phase(settings):
     (x, y), *_ = batches()
     step = cleave.compile(Deep(batch_norm, 2), (x, y), F.mse_loss, optimizer=cleave.SGD(lr=0.1),
-                          micro_batches=2, batch_statistics="micro-batch", check="off", **settings)
+                          micro_batches=2, check="off",
+                          **grouped(batch_statistics="micro-batch", **settings))
     names = step.ir("model").split("@loss(")[1].split("->")[0]
     names = re.findall(r'graph.name = "([^"]+)"', names)
     given = {n: t.numpy() for n, t in step.state_dict().items()}

@@ -13,6 +13,7 @@ import cleave
 import cleave.trace
 from cleave.testing.tools import interpret, optimize
 from cleave.trace import convert, registry
+from cleave.compiler.entrance import grouped
 
 
 class Cases(torch.nn.Module):
@@ -70,7 +71,7 @@ def native(cases, **options):
         warnings.simplefilter("ignore")
         # Some cases have results that are not finite.
         step = cleave.compile(module, EXAMPLE, optimizer=cleave.SGD(lr=1.0, momentum=0.5),
-                              threads=1, check_finite=False, **options)
+                              **grouped(threads=1, check_finite=False, **options))
         step(*EXAMPLE)
     slots = step.training_state()["optimizer"]
     return {name: next(iter(slots[name].values())) if name in slots else torch.zeros_like(p)

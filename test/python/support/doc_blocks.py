@@ -147,7 +147,7 @@ class Page:
                 write_model(name)
             if missing(f"{name}.so") and f"-o {name}.so" not in text:
                 run_tool([tool("cleave-compile"), f"{name}.mlir", "--mesh=dp=2,tp=2",
-                          "--recipe=megatron", "--threads=4", f"-o={name}.so"])
+                          "--plan=megatron", "--threads=4", f"-o={name}.so"])
         if missing("model.so"):
             self.make_files("gpt2.mlir")
             run_tool([tool("cleave-compile"), "gpt2.mlir", "--mesh=dp=4", "-o=model.so"])
@@ -192,7 +192,7 @@ class Page:
         """Those of a step on four positions, as `cleave-run --trace` writes them."""
         inputs = self.names["example_inputs"]
         step = cleave.compile(self.names["model"], inputs, mesh={"pp": 4}, micro_batches=8,
-                              schedule="zb-h1")
+                              pipeline="zb-h1")
         step.save_artifact("traced.so")
         self.make_files("train.bin")
         for name in ("run1.json", "run2.json"):

@@ -11,6 +11,7 @@ from torch import nn
 
 import cleave
 from cleave.trace.process_state import process_state
+from cleave.compiler.entrance import grouped
 
 X, Y = (torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 
@@ -40,8 +41,8 @@ def eager(module, loss_fn=F.mse_loss):
 
 def compiled(module, loss_fn=F.mse_loss, **options):
     """The loss and the gradients of a compiled step, as those of `eager`."""
-    step = cleave.compile(module, (X, Y), loss_fn, threads=1,
-                          optimizer=cleave.SGD(lr=0.1, momentum=0.5), **options)
+    step = cleave.compile(module, (X, Y), loss_fn, optimizer=cleave.SGD(lr=0.1, momentum=0.5),
+                          **grouped(threads=1, **options))
     loss = step(X, Y)
     slots = step.training_state()["optimizer"]
     return float(loss), {n: slots[n]["momentum_buffer"] if n in slots else None

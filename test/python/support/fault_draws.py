@@ -14,7 +14,7 @@ NUMBERS = {"scale", "shard order"}
 
 def draw(folder, name, mesh, recipes, count, seed, sizes=(BATCH, LENGTH)):
     """Runs `count` faults of one program; the tool's tallies."""
-    flags = [f"--mesh={mesh}", f"--recipe={recipes}", *OPTIMIZERS["sgd"]]
+    flags = [f"--mesh={mesh}", f"--plan={recipes}", *OPTIMIZERS["sgd"]]
     program = folder / f"{name}-{mesh}-{recipes}.mlir"
     program.write_text(emit(folder, name, "local", *flags, sizes=sizes))
     step = emit(folder, name, "step", *OPTIMIZERS["sgd"], sizes=sizes)

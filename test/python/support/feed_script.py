@@ -13,6 +13,7 @@ import torch
 
 import cleave
 from cleave.feed import Feed, SQLite
+from cleave.compiler.entrance import grouped
 
 ROWS, BATCH, LENGTH = 96, 4, 2
 
@@ -31,8 +32,8 @@ class Counts(torch.nn.Module):
 
 def counting_step(**settings):
     ids = torch.zeros(BATCH, dtype=torch.int64)
-    return cleave.compile(Counts(), (ids,), optimizer=cleave.SGD(lr=1.0), check_finite=False,
-                          **settings)
+    return cleave.compile(Counts(), (ids,), optimizer=cleave.SGD(lr=1.0),
+                          **grouped(check_finite=False, **settings))
 
 
 def feed(folder, **settings):

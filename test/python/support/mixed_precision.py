@@ -6,6 +6,7 @@ import torch
 
 import cleave
 from cleave import models
+from cleave.compiler.entrance import grouped
 
 SIZE = dict(layers=2, hidden=64, heads=4, seq=32, vocab=199)
 
@@ -25,7 +26,7 @@ def compiled(own, **options):
     options = dict(optimizer=cleave.AdamW(lr=1e-3), check="off", threads=1) | options
     if "mesh" in options:
         options.pop("threads")
-    return cleave.compile(own, batch(), **options)
+    return cleave.compile(own, batch(), **grouped(**options))
 
 
 def losses(step, steps=8):

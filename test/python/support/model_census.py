@@ -250,8 +250,8 @@ def in_cleave(module, batches, rate):
     """Losses, and updates by parameter, of steps of Cleave."""
     import cleave
     with _loss_alone():
-        step = cleave.compile(module, batches[0], loss_of(module), threads=1, check="off",
-                              optimizer=cleave.SGD(lr=rate))
+        step = cleave.compile(module, batches[0], loss_of(module), target=cleave.Target(threads=1),
+                              check="off", optimizer=cleave.SGD(lr=rate))
     before = {n: p.detach().double().clone() for n, p in module.named_parameters()}
     losses = [float(step(**inputs)) for inputs in batches]
     state = step.state_dict()

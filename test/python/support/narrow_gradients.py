@@ -14,6 +14,7 @@ import math
 import torch
 
 import cleave
+from cleave.compiler.entrance import grouped
 from trace_support import AllDouble
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -75,7 +76,7 @@ def own(model, inputs, precision, **options):
     if precision == "fp16":
         options["loss_scale"] = SCALE["fp16"]
     step = cleave.compile(model, inputs, optimizer=cleave.SGD(lr=0.0, momentum=0.5), check="off",
-                          precision=precision, threads=1, **options)
+                          **grouped(precision=precision, threads=1, **options))
     step(*inputs)
     return {n: next(iter(slots.values())).double()
             for n, slots in step.training_state()["optimizer"].items() if slots}

@@ -5,6 +5,7 @@
 import torch
 
 import cleave
+from cleave.compiler.entrance import grouped
 from training_support import gpt2, named_tokens, token_batches
 
 STEPS = 4
@@ -43,8 +44,8 @@ def compiled(offload, place="one", fusion="none", optimizer="adamw", precision="
     settings = {"check": "off", **PLACES[place], **FUSIONS[fusion], **more}
     rule = OPTIMIZERS[optimizer](lr=1e-2, max_grad_norm=settings.pop("clip", None))
     return cleave.compile(gpt2(**CONFIG), named_tokens(batch=settings.pop("batch", 8), length=16),
-                          optimizer=rule, seed=5, precision=precision, offload=offload,
-                          **settings)
+                          optimizer=rule, seed=5,
+                          **grouped(precision=precision, offload=offload, **settings))
 
 
 def batches(place="one"):

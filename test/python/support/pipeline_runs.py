@@ -19,7 +19,7 @@ def check_scheduled(tmp_path_factory, name, mesh, recipes, optimizer, micro_batc
                     sizes=(BATCH, LENGTH), flags=()):
     folder = tmp_path_factory.getbasetemp()
     inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
-    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}", *flags]
+    layout = [f"--mesh={mesh}", f"--plan={recipes}", f"--micro-batches={micro_batches}", *flags]
     program = emit(folder, name, "scheduled", *OPTIMIZERS[optimizer], *layout, sizes=sizes)
     own_results, own_gradients = interpret(program, inputs, entry="train")
     agree(own_results, results)

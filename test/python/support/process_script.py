@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 
 
 # Quick to import: each process does so.
@@ -88,7 +89,7 @@ def build(form, seed=0, **changes):
     options = {"optimizer": cleave.AdamW(lr=1e-2, max_grad_norm=1.0), **FORMS[form], **changes}
     if options.get("target") != "cuda":
         options = {"threads": 1, **options}
-    return cleave.compile(net(seed), tokens(), token_loss, **options)
+    return cleave.compile(net(seed), tokens(), token_loss, **grouped(**options))
 
 
 def say(facts):

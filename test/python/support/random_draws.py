@@ -21,7 +21,8 @@ class Drawing(nn.Module):
 def check_draws(module, x):
     """The step draws other numbers each time, around the mean of eager code; the check of compilation
     compares both on the same numbers."""
-    step = cleave.compile(module, (x,), threads=1, optimizer=cleave.SGD(lr=0.0), check="on")
+    step = cleave.compile(module, (x,), target=cleave.Target(threads=1),
+                          optimizer=cleave.SGD(lr=0.0), check="on")
     ours = torch.tensor([float(step(x)) for _ in range(40)])
     with torch.no_grad():
         theirs = torch.tensor([float(module(x)) for _ in range(40)])

@@ -107,7 +107,7 @@ def emit(folder, name, phase, *flags, sizes=(BATCH, LENGTH)):
 
 
 OPTIMIZERS = {
-    "sgd": ["--optimizer=sgd", "--momentum=0.9", "--clip=0.5"],
+    "sgd": ["--optimizer=sgd", "--momentum=0.9", "--max-grad-norm=0.5"],
     # With the default of eps, a gradient that is 0 but for rounding makes an
     # update of full size.
     "adamw": ["--optimizer=adamw", "--eps=1e-3", "--weight-decay=0.1"],
@@ -180,7 +180,7 @@ def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
           sizes=(BATCH, LENGTH)):
     folder = tmp_path_factory.getbasetemp()
     inputs, results, gradients = whole_run(name, optimizer, folder, sizes)
-    layout = [f"--mesh={mesh}", f"--recipe={recipes}", f"--micro-batches={micro_batches}"]
+    layout = [f"--mesh={mesh}", f"--plan={recipes}", f"--micro-batches={micro_batches}"]
     local = emit(folder, name, "local", *OPTIMIZERS[optimizer], *layout, sizes=sizes)
     own_results, own_gradients = interpret(local, inputs, entry="train")
     agree(own_results, results)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 
 
 class Layers(nn.Module):
@@ -19,4 +20,5 @@ class Layers(nn.Module):
 
 def compiled(**options):
     torch.manual_seed(0)
-    return cleave.compile(Layers(), (torch.randn(8, 16),), **{"micro_batches": 2, **options})
+    return cleave.compile(Layers(), (torch.randn(8, 16),),
+                          **grouped(**{"micro_batches": 2, **options}))

@@ -15,10 +15,10 @@ PRECISIONS = ["f32", "bf16", "fp16", "fp8"]
 #: Recipes and schedules over threads of one process.
 LAYOUTS = {
     "one": [],
-    "zero2": ["--mesh=dp=2", "--recipe=zero2"],
-    "sequence": ["--mesh=tp=2", "--recipe=megatron-sp"],
+    "zero2": ["--mesh=dp=2", "--plan=zero2"],
+    "sequence": ["--mesh=tp=2", "--plan=megatron-sp"],
     "stages": ["--mesh=pp=2", "--micro-batches=2", "--schedule=zb-h1"],
-    "context": ["--mesh=cp=2", "--recipe=ring"],
+    "context": ["--mesh=cp=2", "--plan=ring"],
 }
 OPTIMIZERS = ["adamw", "sgd", "lion", "adagrad", "lamb", "adafactor", "muon", "adamw8bit"]
 SIZE = ("--heads 4 --layers 2 --seq 16 --vocab 64 --batch 4 --dropout 0.1 "

@@ -10,12 +10,13 @@ import hashlib
 import sys
 
 import cleave
+from cleave.compiler.entrance import grouped
 from process_script import net, say, token_loss, tokens
 
 
 def compiled(seed=0, **settings):
     return cleave.compile(net(seed), tokens(), token_loss, seed=seed,
-                          optimizer=cleave.AdamW(lr=1e-2, max_grad_norm=1.0), **settings)
+                          optimizer=cleave.AdamW(lr=1e-2, max_grad_norm=1.0), **grouped(**settings))
 
 
 def losses(step, count):

@@ -5,7 +5,7 @@
 import cleave
 from training_support import compile_case, family
 
-LOCAL = ["--spmd-decompose-contraction", "--spmd-place", "--spmd-propagate", "--spmd-partition",
+LOCAL = ["--spmd-decompose-contraction", "--spmd-seed-shardings", "--spmd-propagate", "--spmd-partition",
          "--spmd-optimize-collectives", "--spmd-verify"]
 
 

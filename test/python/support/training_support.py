@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 import cleave.trace
 from family_models import FAMILIES, build
 from proofs import ALL  # noqa: F401 (tests import it from here)
@@ -254,7 +255,7 @@ def compile_once(key, module, inputs, loss_fn=None, **settings):
     """`cleave.compile` of a model that has a key: all models of one key are the same, and
     traced once for all tests of a process."""
     with mock.patch("cleave.trace.trace", functools.partial(trace_once, key)):
-        return cleave.compile(module, inputs, loss_fn, **settings)
+        return cleave.compile(module, inputs, loss_fn, **grouped(**settings))
 
 
 def compile_case(case, optimizer, *, module=None, **settings):
@@ -265,7 +266,7 @@ def compile_case(case, optimizer, *, module=None, **settings):
     inputs = case.examples(module=module)
     if once:
         return compile_once(case.key, module, inputs, **settings)
-    return cleave.compile(module, inputs, **settings)
+    return cleave.compile(module, inputs, **grouped(**settings))
 
 
 def weights(step):

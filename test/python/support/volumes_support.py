@@ -63,7 +63,7 @@ def in_ir(folder, name, mesh, plan):
     path = folder / "model.mlir"
     path.write_text(traced_text(name))
     text = run_tool([tool("cleave-compile"), str(path), "--emit=local", f"--mesh={mesh}",
-                     f"--recipe={plan}", "--check-finite=off"])
+                     f"--plan={plan}", "--check-finite=off"])
     train = text[text.index("func.func @train"):]
     return elements_sent(text, train[:train.index("\n  }")])
 

@@ -203,7 +203,7 @@ def test_a_model_compiled_under_no_grad_is_trained():
 def test_what_has_no_gradient_is_not_decayed():
     """Torch's optimizers skip a parameter whose .grad is None."""
     module = Two(no_grad)
-    step = cleave.compile(module, (X, Y), F.mse_loss, threads=1,
+    step = cleave.compile(module, (X, Y), F.mse_loss, target=cleave.Target(threads=1),
                           optimizer=cleave.AdamW(lr=0.1, weight_decay=0.5))
     step(X, Y)
     assert torch.equal(step.state_dict()["a.weight"], module.a.weight)

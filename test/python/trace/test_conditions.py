@@ -14,6 +14,7 @@ from torch import nn
 import cleave
 from cleave.trace import TraceError
 from cleave.trace.conditions import compared
+from cleave.compiler.entrance import grouped
 
 X, LABELS = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
@@ -140,7 +141,8 @@ CHECKS = [raises, names_a_value, asserts, torch_asserts, torch_asserts_async, to
 def test_what_only_raises_is_a_check(forward):
     """The step trains as eager code does; where that raises, it stops and changes nothing."""
     module = Classifier(forward)
-    step = cleave.compile(module, (X, LABELS), threads=1, optimizer=cleave.SGD(lr=0.1))
+    step = cleave.compile(module, (X, LABELS), target=cleave.Target(threads=1),
+                          optimizer=cleave.SGD(lr=0.1))
     trained = torch.optim.SGD(module.parameters(), lr=0.1)
     for _ in range(3):
         trained.zero_grad()
@@ -279,7 +281,8 @@ def test_models_with_a_ctc_loss(family):
     audio, labels = torch.randn(3, 96), torch.randint(1, 12, (3, 4))
     labels[0, 2:] = labels[2, 3:] = -100
     inputs = dict(input_values=audio, labels=labels)
-    step = cleave.compile(module, inputs, threads=1, optimizer=cleave.SGD(lr=0.01))
+    step = cleave.compile(module, inputs, target=cleave.Target(threads=1),
+                          optimizer=cleave.SGD(lr=0.01))
     module.train()
     trained = torch.optim.SGD(module.parameters(), lr=0.01)
     for _ in range(3):
@@ -301,7 +304,7 @@ def test_distributions_check_their_arguments():
             normal = torch.distributions.Normal(x, x.exp(), validate_args=validate)
             return m.loss(x, labels) - normal.log_prob(x * 2).mean()
 
-        step = cleave.compile(Classifier(forward), (X, LABELS), threads=1)
+        step = cleave.compile(Classifier(forward), (X, LABELS), target=cleave.Target(threads=1))
         step.evaluate(X, LABELS)
         if validate:
             with pytest.raises(cleave.StepError, match="ValueError: Expected parameter scale"):
@@ -331,8 +334,8 @@ def test_checks_on_meshes(options):
     torch.manual_seed(0)
     ids, labels = torch.randint(0, 12, (8, 6)), torch.randint(0, 12, (8, 6))
     mask = torch.ones(8, 6)
-    step = cleave.compile(Tagger(), dict(ids=ids, mask=mask, labels=labels), ranks="threads",
-                          **options)
+    step = cleave.compile(Tagger(), dict(ids=ids, mask=mask, labels=labels),
+                          **grouped(ranks="threads", **options))
     float(step(ids, mask, labels))
     before = {name: value.clone() for name, value in step.state_dict().items()}
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import cleave
+from cleave.compiler.entrance import grouped
 import cleave.trace
 from eager_support import X, Y, Two, compiled, eager, same
 
@@ -48,7 +49,8 @@ def test_modes_are_those_of_compilation():
     """A batch of another shape is traced when the model may be in another mode."""
     module = Two(prepare=resting_dropout).train()
     resting_dropout(module)
-    step = cleave.compile(module, (X, Y), F.mse_loss, threads=1, optimizer=cleave.SGD(lr=0.0))
+    step = cleave.compile(module, (X, Y), F.mse_loss, target=cleave.Target(threads=1),
+                          optimizer=cleave.SGD(lr=0.0))
     module.eval()
     expected = float(F.mse_loss(module(X[:4]), Y[:4]))
     assert float(step(X[:4], Y[:4])) == pytest.approx(expected, rel=1e-5)
@@ -99,8 +101,8 @@ LABELS = torch.arange(8) % 5
 
 def asking(way, **options):
     module, x = Asking(way), torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
-    step = cleave.compile(module, {"x": x, "labels": LABELS}, threads=1,
-                          optimizer=cleave.SGD(lr=0.1), **options)
+    step = cleave.compile(module, {"x": x, "labels": LABELS}, optimizer=cleave.SGD(lr=0.1),
+                          **grouped(threads=1, **options))
     return step, module, x
 
 
@@ -145,7 +147,7 @@ class Predicting(nn.Module):
 def test_a_model_without_a_loss_in_evaluation_is_trained():
     x = torch.randn(8, 6)
     with pytest.warns(UserWarning, match=r"cannot be evaluated.* no scalar loss"):
-        step = cleave.compile(Predicting(), (x,), threads=1)
+        step = cleave.compile(Predicting(), (x,), target=cleave.Target(threads=1))
     step(x)
     with pytest.raises(cleave.StepError, match=r"no loss in eval\(\) mode: .* no scalar loss"):
         step.evaluate(x)

@@ -144,7 +144,8 @@ def test_logits_that_cannot_be_traced_are_left_out(name):
     module = Model(NO_LOGITS[name])
     with pytest.warns(UserWarning, match="(?s)has no `logits`, because they cannot be traced: .*"
                       rf"{__file__}:{NO_LOGITS[name].__code__.co_firstlineno}: "):
-        step = cleave.compile(module, (X, Y), threads=1, optimizer=cleave.SGD(lr=0.1))
+        step = cleave.compile(module, (X, Y), target=cleave.Target(threads=1),
+                              optimizer=cleave.SGD(lr=0.1))
     with pytest.raises(cleave.StepError, match="logits cannot be traced: "):
         step.logits(X, Y)
     trained = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -221,8 +222,8 @@ def test_loss_fn_gets_the_output(name):
         "the logits, does not read: it has the loss, and `logits` the logits"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        step = cleave.compile(module, (X, labels), loss_fn, threads=1, check="on",
-                              optimizer=cleave.SGD(lr=0.1, momentum=0.9))
+        step = cleave.compile(module, (X, labels), loss_fn, target=cleave.Target(threads=1),
+                              check="on", optimizer=cleave.SGD(lr=0.1, momentum=0.9))
     trained = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         trained.zero_grad()
@@ -243,7 +244,7 @@ def test_a_check_in_loss_fn_of_the_output_is_one():
         return F.cross_entropy(output[0], y) + output[1]
 
     module, labels = Two(lambda a, b: (a, b)), torch.arange(8) % 5
-    step = cleave.compile(module, (X, labels), loss_fn, threads=1)
+    step = cleave.compile(module, (X, labels), loss_fn, target=cleave.Target(threads=1))
     assert float(step.evaluate(X, labels)) == pytest.approx(
         float(loss_fn(module(X), labels).detach()), rel=1e-5)
     with pytest.raises(cleave.StepError, match="ValueError: from 0"):

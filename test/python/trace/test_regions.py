@@ -159,7 +159,7 @@ def test_a_pattern_of_a_module_is_of_all_in_it():
 def test_policies_that_are_refused(policy, kind, message):
     with pytest.raises(kind, match=message):
         cleave.compile(Net(lambda self, x: self.last(self.first(x))), (X, Y), F.cross_entropy,
-                       precision_policy=policy)
+                       precision=cleave.Precision(precision_policy=policy))
 
 
 # Checkpoint regions -------------------------------------------------------------------

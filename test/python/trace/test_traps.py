@@ -43,7 +43,7 @@ def same_as_one(folder, name, mesh, recipes, sizes, change, optimizer="sgd"):
     inputs = random_inputs(step)
     change(inputs)
     expected = interpret(step, inputs, entry="train")
-    local = emit(folder, name, "local", *flags, f"--mesh={mesh}", f"--recipe={recipes}", sizes=sizes)
+    local = emit(folder, name, "local", *flags, f"--mesh={mesh}", f"--plan={recipes}", sizes=sizes)
     for found, value in zip(interpret(local, inputs, entry="train"), expected):
         agree(found, value)
     return expected
@@ -134,7 +134,7 @@ def test_masks_are_those_of_one_device(length, x, heads, rows):
     as on one device."""
     text = ring_models.model(length)
     placed = sharded(text, x=x, q=("dp" if x[0] else "", rows, heads, ""))
-    local = optimize(placed, "--spmd-place", "--spmd-propagate", "--spmd-partition",
+    local = optimize(placed, "--spmd-seed-shardings", "--spmd-propagate", "--spmd-partition",
                      "--spmd-optimize-collectives", "--spmd-verify")
     own, _ = interpret(local, ring_models.inputs(length), entry="logits")
     whole, _ = interpret(text, ring_models.inputs(length), entry="logits")

@@ -227,7 +227,7 @@ def ApplyRecipes : Pass<"spmd-apply-recipes", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::spmd::SpmdDialect"];
 }
 
-def Place : Pass<"spmd-place", "::mlir::ModuleOp"> {
+def Place : Pass<"spmd-seed-shardings", "::mlir::ModuleOp"> {
   let summary = "Shards samples over a sequential axis of micro-batches";
   let description = [{
     Adds the sequential axis `mb` to the mesh (or creates `@mesh`), and shards the
@@ -264,7 +264,7 @@ def CompressGradients : Pass<"spmd-compress-gradients", "::mlir::ModuleOp"> {
     `topk,density=0.01`. Gradients of small parameters, and of those that the axis
     shards, are summed as they are. With `pack`, what several parameters exchange
     is one message, computed in one place: not for the stages of a pipeline. Runs
-    after `--spmd-place`, which orders samples, and before `--spmd-propagate`.
+    after `--spmd-seed-shardings`, which orders samples, and before `--spmd-propagate`.
     ```mlir
     %g = graph.gradient %dw of "w" : (tensor<8x4xf32>) -> tensor<8x4xf32>
     // becomes, for topk and 2 workers
@@ -297,7 +297,7 @@ def DelayReductions : Pass<"spmd-delay-reductions", "::mlir::ModuleOp"> {
     waits as the terms of each worker: its state has a dimension more, the first,
     which is sharded over the workers. What reads the state reads its sum, which
     depends on nothing that the step computes. Checks of the gradient read the
-    terms. Runs after `--spmd-place`, which orders samples, and before
+    terms. Runs after `--spmd-seed-shardings`, which orders samples, and before
     `--spmd-propagate`.
     ```mlir
     %old = graph.gradient %pending of "w.pending_1" : (tensor<4xf32>) -> tensor<4xf32>

@@ -369,7 +369,7 @@ struct UpdateEachPass : cleave::pipe::impl::UpdateEachBase<UpdateEachPass> {
   FailureOr<spmd::MeshOp> addAxis() {
     spmd::MeshOp old = spmd::findMesh(getOperation());
     if (!old) {
-      getOperation().emitError("has no mesh; run --spmd-place first");
+      getOperation().emitError("has no mesh; run --spmd-seed-shardings first");
       return failure();
     }
     OpBuilder builder(old);

@@ -1,4 +1,4 @@
-//===- StepOptions.cpp - Options of the update and of a batch -------------===//
+//===- NumericsOptions.cpp - Options of sums and their checks -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -11,31 +11,13 @@
 
 using namespace cleave;
 
-void cleave::declareStep(OptionTable &table) {
-  table
-      .choice("optimizer-fusion", &PhaseOptions::optimizerFusion,
-              {"auto", "none", "backward", "forward"})
-      .says("Where updates run (arXiv 2104.00237). none: after all gradients; "
-            "backward: each after its gradient, which is then released, an "
-            "error where that is not possible; forward: in the next step, each "
-            "before the first reader of its parameter; auto, the default: "
-            "backward if possible, else none. The bits are the same")
-      .refused(fusionProblem);
+void cleave::declareNumerics(OptionTable &table) {
   table.flag("check-finite", &PhaseOptions::checkFinite)
       .says("on, the default: a step whose loss or gradients are not finite "
             "stops and changes nothing, so that no update runs before all "
             "gradients are known; off: it updates nevertheless");
-  table.integer("micro-batches", &PhaseOptions::microBatches)
-      .least(1)
-      .drawn({"2", "4", "0", "-3"})
-      .says("Equal parts in which the batch is computed, one after another")
-      .refused([](const CompileOptions &options) -> std::string {
-        return options.phases.grains
-                   ? " is replaced by the grains of {deterministic}: leave it "
-                     "out"
-                   : "";
-      });
   table.integer("deterministic", &PhaseOptions::grains)
+      .fact()
       .form("grains")
       .least(1)
       .drawn({"1", "4", "3", "8", "-1"})
@@ -48,4 +30,12 @@ void cleave::declareStep(OptionTable &table) {
                    : " must be a power of 2";
       })
       .refused(sumOrderProblem);
+  table.number("max-grad-norm", &graph::OptimizerOptions::maxGradNorm)
+      .formerly("clip")
+      .inPython("optimizer")
+      .least(0)
+      .drawn({"1", "0", "-1"})
+      .says(
+          "Clip the gradients' global 2-norm to this; 0: do not. In Python an "
+          "argument of the optimizer");
 }
