@@ -10,6 +10,8 @@ from cleave import _cleave
 
 HEAD = """# Options of a step
 
+You find here every option of a step with its values, its default and its effect, in Python and on the command line.
+
 Each option by its name in Python and its flag of `cleave-compile`. The table is the compiler's own
 (`lib/Pipelines/Options/`): every entrance accepts and refuses by it, for the same reason, and this page is written from
 it (`scripts/write_options.py`). Sizes take a unit, as `80GB` (10^9 bytes each) or `24GiB` (2^30); without one they are

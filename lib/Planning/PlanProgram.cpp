@@ -1,5 +1,4 @@
-//===- PlanProgram.cpp - Programs and their memory
-//--------------------------===//
+//===- PlanProgram.cpp - Programs and their memory ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -431,7 +431,6 @@ NB_MODULE(_cleave, m) {
   m.def("is_found", &isFound, nb::arg("texts"));
   m.def("note_finding", &noteFinding, nb::arg("texts"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
-  m.def("updates_each", &updatesEach, nb::arg("name"), nb::arg("text"));
   m.def("schedule_problem", &scheduleProblem, nb::arg("name"));
   m.def("contraction_weights", &contractionWeights, nb::arg("text"));
   m.def(

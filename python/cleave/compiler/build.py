@@ -147,21 +147,22 @@ class Builder:
                 _remark_cache(compiled.cache_problem)
                 compiled.ranks_per_device = own.ranks_per_device
         except _cleave.CompileError as error:
-            raise _cleave.CompileError(self._reason(str(error), traced, options)) from None
+            raise _cleave.CompileError(self._reason(error, traced, options)) from None
         remarks = map(readable_places, compiled.warnings())
         return Built(traced, compiled, [*remarks, *module_remarks(options, compiled)])
 
-    def _reason(self, error: str, traced, options: Mapping[str, Any]) -> str:
+    def _reason(self, error: _cleave.CompileError, traced, options: Mapping[str, Any]) -> str:
         """The compiler's message, with what Python knows of it."""
         from ..trace.call_plan import samples_note
 
-        message = readable_places(error) or (
+        message = readable_places(str(error)) or (
             "the compiler failed and does not say why; this is a defect of Cleave")
         message = table.explained(message, options)
         if " native form " in message or " type" in message:
             message += other_types(self.model)
-        message = coupled_samples(message, options.get("micro_batches", 1),
-                                  options.get("deterministic"))
+        if error.couples_samples:
+            message = coupled_samples(message, options.get("micro_batches", 1),
+                                      options.get("deterministic"))
         if " samples" in message:
             message += samples_note({n: torch.empty(shape, device="meta")
                                      for n, (shape, _) in traced.input_types.items()})
@@ -256,7 +257,7 @@ def module_remarks(options: Mapping[str, Any], compiled) -> list[str]:
         begins = names.split(",")
         count = len(begins) + 1
     else:
-        count, begins = len(json.loads(compiled.report())["schedule"]["stages"]), []
+        count, begins = compiled.stages, []
     lines = []
     for module in range(1, count + 1):
         head = min(module + horizon - 1, count)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import numbers
 import operator
 import os
@@ -46,7 +47,8 @@ def check(options: Mapping[str, Any]) -> None:
 def explained(mistake: str, options: Mapping[str, Any]) -> str:
     """A mistake, with what only Python knows of it."""
     schedule = options.get("schedule")
-    if schedule and f"unknown schedule '{schedule}'" in mistake:
+    problem = _cleave.schedule_problem(schedule) if schedule else ""
+    if problem and problem in mistake:
         mistake += "; there is no file of this name either"
     return mistake
 

@@ -24,7 +24,13 @@ import torch
 
 from .. import messages
 
-#: What `ranks` of `cleave.Launch` may be.
+if TYPE_CHECKING:
+    from .. import _cleave
+    from ..trace.model import TracedModel
+
+T = TypeVar("T")
+
+#: The values of `ranks` of `cleave.Launch` may be.
 WHERE = ("auto", "threads", "processes")
 
 
