@@ -6,13 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/PlanProgram.h"
-#include "cleave/Pipelines/Options.h"
 #include "cleave/Executable/Cuda/CudnnPlan.h"
-#include "cleave/Executable/Format/ExchangeOrder.h"
-#include "cleave/Executable/Format/ShardLayout.h"
-#include "cleave/Executable/Transforms/BucketCollectives.h"
-#include "cleave/Executable/Transforms/DeferChecks.h"
-#include "cleave/Executable/Transforms/DelayWaits.h"
+#include "cleave/Executable/Transforms/FinalizeProgram.h"
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Support/ByteSize.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/Program/ProgramTable.h"
@@ -45,40 +41,23 @@ static std::string describe(const CompileOptions &options) {
   return text;
 }
 
-/// Decides what of a program is of its target: which waits are delayed and
-/// which checks deferred, and how attention runs.
-static void finishProgram(runtime::Program &program, bool alone,
-                          const CpuTarget &target,
-                          const CompileOptions &options) {
-  bucketCollectives(program, options.bucketBytes);
-  delayWaits(program);
-  // Positions of a pipeline reach different checks. A processor that waits
-  // for no other rank, nor for the host, stops at once.
-  bool waits =
-      options.target != "cpu" || runtime::deviceCount(program.mesh) > 1;
-  if (alone && waits)
-    deferChecks(program);
-  if (options.target == "cpu") {
-    delayWaitsOverParts(program);
-    program.cpu = target.cpu;
-    program.vectorBits = target.vectorBits;
+/// What finalizing a program needs of the options.
+static FinalizeOptions finalizeOptions(const CompileOptions &options,
+                                       const CpuTarget &target) {
+  FinalizeOptions finalize;
+  finalize.bucketBytes = options.bucketBytes;
+  finalize.fixedOrder = options.phases.grains > 0;
+  finalize.lossScaling = options.lossScaling;
+  finalize.lossScaling.used = options.phases.scalesLoss();
+  finalize.metadata = describe(options);
+  if (options.target == "cuda") {
+    finalize.target = options.target;
+    finalize.architecture = options.architecture;
   } else {
-    program.target = options.target;
-    program.architecture = options.architecture;
-    for (runtime::Part &part : program.parts)
-      for (runtime::Command &command : part.commands)
-        if (command.kind == runtime::CommandKind::AttentionForward ||
-            command.kind == runtime::CommandKind::AttentionBackward) {
-          // What ranks compute alike stays alike.
-          command.attention.fixedOrder = options.phases.grains > 0 ||
-                                         runtime::deviceCount(program.mesh) > 1;
-          command.attention.libraryBytes =
-              runtime::cuda::planCudnnBytes(command, program.architecture);
-        }
+    finalize.cpu = target.cpu;
+    finalize.vectorBits = target.vectorBits;
   }
-  program.lossScaling = options.lossScaling;
-  program.lossScaling.used = options.phases.scalesLoss();
-  program.metadata = describe(options);
+  return finalize;
 }
 
 FailureOr<PlannedProgram> cleave::planProgram(ModuleOp module,
@@ -89,11 +68,12 @@ FailureOr<PlannedProgram> cleave::planProgram(ModuleOp module,
   auto programs = translateToPrograms(module);
   if (failed(programs))
     return failure();
-  for (runtime::Program &program : *programs)
-    finishProgram(program, programs->size() == 1, *target, options);
-  std::string stuck = runtime::findExchangeDeadlock(
-      *programs, options.target == "cuda" ? runtime::ExchangeStreams::One
-                                          : runtime::ExchangeStreams::OfGroups);
+  auto libraryBytes = [&](const runtime::Command &command) {
+    return runtime::cuda::planCudnnBytes(command, options.architecture);
+  };
+  FinalizeOptions finalize = finalizeOptions(options, *target);
+  finalize.libraryBytes = libraryBytes;
+  std::string stuck = finalizePrograms(*programs, finalize);
   if (!stuck.empty()) {
     module.emitError(stuck);
     return failure();

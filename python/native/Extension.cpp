@@ -319,15 +319,6 @@ std::vector<std::string> sampleAxes(const std::string &plan) {
   return axes;
 }
 
-/// Whether a schedule, by its name or as text, updates after each micro-batch;
-/// of one that is wrong the compiler says more.
-bool updatesEach(const std::string &name, const std::string &text) {
-  PhaseOptions options;
-  options.schedule = name;
-  options.scheduleText = text;
-  return pipelineShape(options).asynchronous;
-}
-
 /// Why this is not the name of a schedule; empty if it is.
 std::string scheduleProblem(const std::string &name) {
   std::string error;
