@@ -27,6 +27,97 @@ static StepForm updating(StringRef name, StringRef pipeline) {
   return form;
 }
 
+/// Adds stages of a pipeline with random boundaries.
+static void addStages(std::vector<StepForm> &phases, const std::string &adamw,
+                      const std::string &clipped) {
+  for (int64_t stages : {2, 3, 5}) {
+    std::string number = std::to_string(stages), cuts;
+    for (int64_t i = 1; i < stages; ++i)
+      cuts += (i > 1 ? "," : "") + std::string(kDrawnCut);
+    auto staged = [&](StringRef microBatches) {
+      return (",spmd-apply-recipes{mesh=pp=" + number +
+              "},spmd-seed-shardings{micro-batches=" + microBatches +
+              "},spmd-propagate,spmd-partition,spmd-verify,pipe-split-stages{"
+              "at=" +
+              cuts + "},pipe-recompute,pipe-schedule,pipe-verify")
+          .str();
+    };
+    phases.push_back(
+        {number + " stages 1", "graph-differentiate" + staged("1"), "step"});
+    phases.push_back(
+        {number + " stages 2", "graph-differentiate" + staged("2"), "step"});
+    phases.push_back(
+        {number + " stages adamw 1",
+         "graph-chunk-loss," + adamw + ",canonicalize,cse" + staged("1"),
+         "adamw"});
+    phases.push_back({number + " stages clipped sgd 2",
+                      clipped + ",canonicalize,cse" + staged("2"),
+                      "clipped sgd"});
+    // Backward in two parts.
+    std::string split = staged("4");
+    split.insert(split.find("at="), "split-backward=true ");
+    StringRef schedule = "pipe-schedule";
+    split.insert(split.find(schedule) + schedule.size(), "{kind=zb-h1}");
+    phases.push_back(
+        {number + " stages split 4", "graph-differentiate" + split, "step"});
+  }
+}
+
+/// Adds steps on several devices: each argument gets a random sharding.
+static void addShards(std::vector<StepForm> &phases, const std::string &adamw,
+                      const std::string &clipped) {
+  for (int64_t microBatches : {1, 2}) {
+    std::string number = std::to_string(microBatches);
+    auto add = [&](const char *name, const std::string &pipeline,
+                   const char *expected) {
+      StepForm form{"sharded " + (name + number), pipeline, expected};
+      form.shardedMicroBatches = microBatches;
+      form.sharded = "spmd-seed-shardings{micro-batches=" + number +
+                     "},spmd-pad,spmd-propagate,spmd-partition,spmd-verify";
+      if (expected != StringRef("step"))
+        form.sharded += ",spmd-optimize-collectives,spmd-verify";
+      phases.push_back(form);
+    };
+    add("", "graph-differentiate", "step");
+    add("adamw ", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw");
+    add("clipped sgd ", clipped + ",canonicalize,cse", "clipped sgd");
+  }
+}
+
+/// Adds the same in stages, which send values that ranks share in slices, or
+/// whole with a global norm.
+static void addShardedStages(std::vector<StepForm> &phases,
+                             const std::string &adamw,
+                             const std::string &clipped) {
+  struct Staged {
+    const char *slices;
+    std::string pipeline;
+    const char *expected;
+    int64_t stages, microBatches;
+  };
+  for (const Staged &own :
+       {Staged{"auto", "graph-differentiate", "step", 2, 2},
+        Staged{"on", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw",
+               3, 1},
+        Staged{"off", clipped + ",canonicalize,cse", "clipped sgd", 3, 2}}) {
+    StepForm form{std::string("sharded stages ") + own.slices, own.pipeline,
+                  own.expected};
+    form.stages = own.stages;
+    form.shardedMicroBatches = own.microBatches;
+    std::string cuts = kDrawnCut.str();
+    for (int64_t i = 2; i < own.stages; ++i)
+      cuts += "," + kDrawnCut.str();
+    form.sharded = "spmd-seed-shardings{micro-batches=" +
+                   std::to_string(own.microBatches) +
+                   "},spmd-pad,spmd-propagate,spmd-partition,"
+                   "spmd-optimize-collectives,spmd-verify,pipe-split-stages{"
+                   "at=" +
+                   cuts + " slices=" + own.slices +
+                   "},pipe-recompute,pipe-schedule,pipe-verify";
+    phases.push_back(form);
+  }
+}
+
 std::vector<StepForm> cleave::allPhases() {
   // A gradient that is zero up to rounding (of a query that has one key) is
   // divided by nearly `eps`: with 1e-8, the update would show the rounding.
@@ -75,84 +166,9 @@ std::vector<StepForm> cleave::allPhases() {
                           split + ",pipe-recompute" + schedule,
                       "clipped sgd"});
   }
-  // Stages of a pipeline with random boundaries.
-  for (int64_t stages : {2, 3, 5}) {
-    std::string number = std::to_string(stages), cuts;
-    for (int64_t i = 1; i < stages; ++i)
-      cuts += (i > 1 ? "," : "") + std::string(kDrawnCut);
-    auto staged = [&](StringRef microBatches) {
-      return (",spmd-apply-recipes{mesh=pp=" + number +
-              "},spmd-seed-shardings{micro-batches=" + microBatches +
-              "},spmd-propagate,spmd-partition,spmd-verify,pipe-split-stages{"
-              "at=" +
-              cuts + "},pipe-recompute,pipe-schedule,pipe-verify")
-          .str();
-    };
-    phases.push_back(
-        {number + " stages 1", "graph-differentiate" + staged("1"), "step"});
-    phases.push_back(
-        {number + " stages 2", "graph-differentiate" + staged("2"), "step"});
-    phases.push_back(
-        {number + " stages adamw 1",
-         "graph-chunk-loss," + adamw + ",canonicalize,cse" + staged("1"),
-         "adamw"});
-    phases.push_back({number + " stages clipped sgd 2",
-                      clipped + ",canonicalize,cse" + staged("2"),
-                      "clipped sgd"});
-    // Backward in two parts.
-    std::string split = staged("4");
-    split.insert(split.find("at="), "split-backward=true ");
-    StringRef schedule = "pipe-schedule";
-    split.insert(split.find(schedule) + schedule.size(), "{kind=zb-h1}");
-    phases.push_back(
-        {number + " stages split 4", "graph-differentiate" + split, "step"});
-  }
-  // Steps on several devices: each argument gets a random sharding.
-  for (int64_t microBatches : {1, 2}) {
-    std::string number = std::to_string(microBatches);
-    auto add = [&](const char *name, const std::string &pipeline,
-                   const char *expected) {
-      StepForm form{"sharded " + (name + number), pipeline, expected};
-      form.shardedMicroBatches = microBatches;
-      form.sharded = "spmd-seed-shardings{micro-batches=" + number +
-                     "},spmd-pad,spmd-propagate,spmd-partition,spmd-verify";
-      if (expected != StringRef("step"))
-        form.sharded += ",spmd-optimize-collectives,spmd-verify";
-      phases.push_back(form);
-    };
-    add("", "graph-differentiate", "step");
-    add("adamw ", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw");
-    add("clipped sgd ", clipped + ",canonicalize,cse", "clipped sgd");
-  }
-  // The same in stages, which send values that ranks share in slices, or whole
-  // with a global norm.
-  struct Staged {
-    const char *slices;
-    std::string pipeline;
-    const char *expected;
-    int64_t stages, microBatches;
-  };
-  for (const Staged &own :
-       {Staged{"auto", "graph-differentiate", "step", 2, 2},
-        Staged{"on", "graph-chunk-loss," + adamw + ",canonicalize,cse", "adamw",
-               3, 1},
-        Staged{"off", clipped + ",canonicalize,cse", "clipped sgd", 3, 2}}) {
-    StepForm form{std::string("sharded stages ") + own.slices, own.pipeline,
-                  own.expected};
-    form.stages = own.stages;
-    form.shardedMicroBatches = own.microBatches;
-    std::string cuts = kDrawnCut.str();
-    for (int64_t i = 2; i < own.stages; ++i)
-      cuts += "," + kDrawnCut.str();
-    form.sharded = "spmd-seed-shardings{micro-batches=" +
-                   std::to_string(own.microBatches) +
-                   "},spmd-pad,spmd-propagate,spmd-partition,"
-                   "spmd-optimize-collectives,spmd-verify,pipe-split-stages{"
-                   "at=" +
-                   cuts + " slices=" + own.slices +
-                   "},pipe-recompute,pipe-schedule,pipe-verify";
-    phases.push_back(form);
-  }
+  addStages(phases, adamw, clipped);
+  addShards(phases, adamw, clipped);
+  addShardedStages(phases, adamw, clipped);
   return phases;
 }
 

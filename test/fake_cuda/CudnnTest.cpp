@@ -332,6 +332,54 @@ void expectClose(const Values &found, const Values &expected, DType type,
   EXPECT_LE(error, most * (type == DType::F16 ? 0.0025 : 0.02)) << name;
 }
 
+/// Attention by its definition, and its gradients.
+struct Expected {
+  Values o, dQ, dK, dV, lse;
+};
+
+Expected computeAttention(const AttentionCommand &a, const Values &q,
+                          const Values &k, const Values &v, const Values &g) {
+  int64_t rows = a.batch * a.heads * a.queries;
+  Expected result{Values(g.size()), Values(q.size()), Values(k.size()),
+                  Values(v.size()), Values(rows)};
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t head = row / a.queries, i = row % a.queries;
+    int64_t shared =
+        head / a.heads * a.kvHeads + head % a.heads / (a.heads / a.kvHeads);
+    const double *ownQ = &q[row * a.headSize], *ownG = &g[row * a.valueSize];
+    Values p(a.keys), slope(a.keys);
+    double sum = 0, dot = 0;
+    for (int64_t j = 0; j < a.keys; ++j) {
+      int64_t last = i + a.keys - a.queries;
+      if ((a.causal && j > last) || (a.window && j <= last - a.window))
+        continue;
+      double score = 0;
+      for (int64_t c = 0; c < a.headSize; ++c)
+        score += ownQ[c] * k[(shared * a.keys + j) * a.headSize + c];
+      sum += p[j] = std::exp(score * a.scale);
+    }
+    result.lse[row] = std::log(sum);
+    for (int64_t j = 0; j < a.keys; ++j) {
+      p[j] /= sum;
+      for (int64_t c = 0; c < a.valueSize; ++c) {
+        double value = v[(shared * a.keys + j) * a.valueSize + c];
+        result.o[row * a.valueSize + c] += p[j] * value;
+        slope[j] += ownG[c] * value;
+        result.dV[(shared * a.keys + j) * a.valueSize + c] += p[j] * ownG[c];
+      }
+      dot += p[j] * slope[j];
+    }
+    for (int64_t j = 0; j < a.keys; ++j)
+      for (int64_t c = 0; c < a.headSize; ++c) {
+        double dS = a.scale * p[j] * (slope[j] - dot);
+        int64_t at = (shared * a.keys + j) * a.headSize + c;
+        result.dQ[row * a.headSize + c] += dS * k[at];
+        result.dK[at] += dS * ownQ[c];
+      }
+  }
+  return result;
+}
+
 TEST_F(CudnnTest, ComputesAttention) {
   for (const Shape &shape : tested()) {
     SCOPED_TRACE(testing::Message()
@@ -412,51 +460,15 @@ TEST_F(CudnnTest, ComputesAttention) {
               CUDA_SUCCESS);
     ASSERT_EQ(driver.cuStreamSynchronize(stream), CUDA_SUCCESS);
 
-    const Values &q = buffers[BufferQ].values, &k = buffers[BufferK].values,
-                 &v = buffers[BufferV].values, &g = buffers[BufferDO].values;
-    Values o(buffers[BufferO].values.size()), dQ(q.size()), dK(k.size()),
-        dV(v.size()), expectedLse(rows);
-    for (int64_t row = 0; row < rows; ++row) {
-      int64_t head = row / a.queries, i = row % a.queries;
-      int64_t shared =
-          head / a.heads * a.kvHeads + head % a.heads / (a.heads / a.kvHeads);
-      const double *ownQ = &q[row * a.headSize], *ownG = &g[row * a.valueSize];
-      Values p(a.keys), slope(a.keys);
-      double sum = 0, dot = 0;
-      for (int64_t j = 0; j < a.keys; ++j) {
-        int64_t last = i + a.keys - a.queries;
-        if ((a.causal && j > last) || (a.window && j <= last - a.window))
-          continue;
-        double score = 0;
-        for (int64_t c = 0; c < a.headSize; ++c)
-          score += ownQ[c] * k[(shared * a.keys + j) * a.headSize + c];
-        sum += p[j] = std::exp(score * a.scale);
-      }
-      expectedLse[row] = std::log(sum);
-      for (int64_t j = 0; j < a.keys; ++j) {
-        p[j] /= sum;
-        for (int64_t c = 0; c < a.valueSize; ++c) {
-          double value = v[(shared * a.keys + j) * a.valueSize + c];
-          o[row * a.valueSize + c] += p[j] * value;
-          slope[j] += ownG[c] * value;
-          dV[(shared * a.keys + j) * a.valueSize + c] += p[j] * ownG[c];
-        }
-        dot += p[j] * slope[j];
-      }
-      for (int64_t j = 0; j < a.keys; ++j)
-        for (int64_t c = 0; c < a.headSize; ++c) {
-          double dS = a.scale * p[j] * (slope[j] - dot);
-          int64_t at = (shared * a.keys + j) * a.headSize + c;
-          dQ[row * a.headSize + c] += dS * k[at];
-          dK[at] += dS * ownQ[c];
-        }
-    }
+    Expected expected =
+        computeAttention(a, buffers[BufferQ].values, buffers[BufferK].values,
+                         buffers[BufferV].values, buffers[BufferDO].values);
     for (int64_t row = 0; row < rows; ++row)
-      ASSERT_NEAR(foundLse[row], expectedLse[row], 1e-4);
-    expectClose(buffers[BufferO].values, o, a.type, "O");
-    expectClose(buffers[BufferDQ].values, dQ, a.type, "dQ");
-    expectClose(buffers[BufferDK].values, dK, a.type, "dK");
-    expectClose(buffers[BufferDV].values, dV, a.type, "dV");
+      ASSERT_NEAR(foundLse[row], expected.lse[row], 1e-4);
+    expectClose(buffers[BufferO].values, expected.o, a.type, "O");
+    expectClose(buffers[BufferDQ].values, expected.dQ, a.type, "dQ");
+    expectClose(buffers[BufferDK].values, expected.dK, a.type, "dK");
+    expectClose(buffers[BufferDV].values, expected.dV, a.type, "dV");
     for (auto &[number, buffer] : buffers)
       ASSERT_EQ(driver.cuMemFree(buffer.at), CUDA_SUCCESS);
     ASSERT_EQ(driver.cuMemFree(lse), CUDA_SUCCESS);

@@ -109,65 +109,22 @@ static int answerFit(ModuleOp model, const CompileOptions &options,
   return 0;
 }
 
-/// Writes what is asked for of a module in the executable phase.
-static int finish(ModuleOp module, const CompileOptions &options,
-                  const Flags &flags, const Decisions &decisions,
-                  const Report &schedule) {
-  bool plans = flags.planOnly || flags.emit == "memory";
-  FailureOr<PlannedProgram> planned = planProgram(module, options);
-  if (failed(planned))
-    return 1;
-  if (std::string mistake = checkLimit(planned->memory, options);
-      !mistake.empty())
-    return fail(mistake);
-  FailureOr<CompiledProgram> compiled =
-      plans ? CompiledProgram{planned->positions, ""}
-            : generateCode(module, options, *planned);
-  if (failed(compiled))
-    return 1;
-  ProgramFacts facts = describeProgram(module, options, decisions, *planned);
-  Report report = programReport(module, facts, schedule);
-  if (flags.emit == "memory")
-    return writeFile(
-        flags.output.empty() ? "-" : StringRef(flags.output),
-        [&](raw_ostream &os) { os << memoryTrace(report) << "\n"; });
-  if (!flags.output.empty())
-    if (llvm::Error e = writeArtifact(*compiled, flags.output))
-      return fail(llvm::toString(std::move(e)));
-  bool silent = flags.explain.empty() && !flags.reportFile.empty();
-  if (std::optional<Detail> detail =
-          flags.planOnly && flags.explain.empty() && !silent
-              ? Detail::Memory
-              : parseDetail(flags.explain))
-    if (int status = writeFile("-", [&](raw_ostream &os) {
-          std::vector<std::string> lines = explainReport(report, *detail);
-          if (facts.prediction)
-            llvm::append_range(lines, explainPrediction(*facts.prediction));
-          for (const std::string &line : lines)
-            os << line << "\n";
-        }))
-      return status;
-  return writeReport(flags.reportFile, report);
-}
-
-int main(int argc, char **argv) {
-  llvm::InitLLVM init(argc, argv);
-  cleave::failWithoutSignals();
-  cleave::removeForeignOptions();
-  Flags flags;
-  SmallVector<const cl::OptionCategory *> categories{&general, &training};
-  for (const Option &option : optionTable())
-    categories.push_back(&categoryOf(option.group));
-  cl::HideUnrelatedOptions(categories);
-  // Help requests, which need no model.
+/// Answers requests for help that need no model.
+static bool answerHelp(int argc, char **argv) {
   if (asks(argc, argv, "plan") || asks(argc, argv, "recipe")) {
     listRecipes(llvm::outs());
-    return 0;
+    return true;
   }
   if (asks(argc, argv, "schedule")) {
     listSchedules(llvm::outs());
-    return 0;
+    return true;
   }
+  return false;
+}
+
+/// Reads the command line, but not what depends on files.
+static int readCommandLine(int argc, char **argv, const Flags &flags,
+                           CompileOptions &options) {
   printVersionOf("cleave-compile");
   if (std::string mistake = findUnknownOption(argc, argv); !mistake.empty())
     return usage(mistake);
@@ -177,7 +134,6 @@ int main(int argc, char **argv) {
           "  cleave-compile gpt2.mlir --max-grad-norm 1 -o gpt2.so\n",
           &llvm::errs()))
     return 2;
-  CompileOptions options;
   if (std::string mistake = readOptions(flags, options); !mistake.empty())
     return usage(mistake);
   if (std::string mistake = checkFlags(flags, options); !mistake.empty())
@@ -189,9 +145,12 @@ int main(int argc, char **argv) {
                 flags.input + ":build -o model.mlir");
   for (const OptionMistake &idle : findIdleOptions(options))
     llvm::errs() << "warning: " << idle.str(Entrance::CommandLine) << "\n";
-  std::optional<Phase> stop = parsePhase(flags.emit);
-  if (flags.emit == "schedule")
-    stop = Phase::Scheduled;
+  return 0;
+}
+
+/// Checks, before minutes of compilation, that files are different ones and can
+/// be written.
+static int checkFiles(const Flags &flags, const CompileOptions &options) {
   if (std::string mistake = runtime::findSharedFile(
           {{"-o", flags.output},
            {"--report", flags.reportFile},
@@ -204,22 +163,17 @@ int main(int argc, char **argv) {
            {"--measured-timeline", flags.measured}});
       !mistake.empty())
     return usage(mistake);
-  // Checked before minutes of compilation.
   for (const std::string &path :
        {flags.output.getValue(), flags.reportFile.getValue(),
         flags.measureMachine.getValue()})
     if (!path.empty() && path != "-")
       if (llvm::Error e = runtime::checkWritable(path))
         return fail(llvm::toString(std::move(e)));
+  return 0;
+}
 
-  std::optional<scheduling::Timeline> measured;
-  if (!flags.measured.empty()) {
-    auto timeline = readMeasuredTimeline(flags.measured);
-    if (!timeline)
-      return fail(llvm::toString(timeline.takeError()));
-    measured = std::move(*timeline);
-  }
-  const scheduling::Timeline *shown = measured ? &*measured : nullptr;
+/// Reads the files that options name, and checks the options after that.
+static int complete(const Flags &flags, CompileOptions &options) {
   if (int status = readPolicyFile(flags, options))
     return status;
   if (llvm::Error error = completeOptions(options))
@@ -234,10 +188,11 @@ int main(int argc, char **argv) {
     llvm::errs() << mistake << "\n";
     return 1;
   }
+  return 0;
+}
 
-  DialectRegistry registry;
-  registerAllDialects(registry);
-  MLIRContext context(registry);
+/// Reads the file of the model for the parser.
+static int openModel(const Flags &flags, llvm::SourceMgr &sources) {
   std::string error;
   auto buffer = openText(flags.input, &error);
   if (!buffer)
@@ -245,47 +200,117 @@ int main(int argc, char **argv) {
   if (!isBytecode(buffer->getMemBufferRef()) &&
       buffer->getBuffer().contains('\0'))
     return fail(flags.input + " is not a model: neither text nor bytecode");
-  llvm::SourceMgr sources;
   sources.AddNewSourceBuffer(std::move(buffer), SMLoc());
-  // Messages include the location; notes with whole functions would hide it.
-  context.printOpOnDiagnostic(false);
-  SourceMgrDiagnosticHandler diagnostics(sources, &context);
-  OneErrorPerPlace onlyFirst(&context);
-  // The last registered handler is called first.
-  ScopedDiagnosticHandler remarks(&context, [&](Diagnostic &diagnostic) {
-    return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark &&
-                   !flags.remarks);
-  });
-  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
-  if (!module)
-    return 1;
+  return 0;
+}
 
+/// Writes what the command line says of parameters and ops to the model.
+static int annotateModel(ModuleOp module, const Flags &flags,
+                         CompileOptions &options) {
   if (llvm::Error e = applyGroups(
-          *module,
+          module,
           SmallVector<std::string>(flags.groups.begin(), flags.groups.end()),
           options.parameters))
     return fail("--group: " + llvm::toString(std::move(e)));
   if (llvm::Error e =
-          excludeFromDecay(*module, flags.noDecay, options.parameters))
+          excludeFromDecay(module, flags.noDecay, options.parameters))
     return fail("--no-decay: " + llvm::toString(std::move(e)));
   if (!flags.precisionPolicy.empty()) {
     auto policy = PrecisionPatterns::read(flags.precisionPolicy);
     if (!policy)
       return fail("--precision-policy: " + llvm::toString(policy.takeError()));
-    if (llvm::Error e = policy->apply(*module))
+    if (llvm::Error e = policy->apply(module))
       return fail("--precision-policy: " + llvm::toString(std::move(e)));
   }
-  if (failed(annotateParameters(*module, options.parameters)))
+  return failed(annotateParameters(module, options.parameters)) ? 1 : 0;
+}
+
+/// Where --emit writes.
+static StringRef destinationOf(const Flags &flags) {
+  return flags.output.empty() ? StringRef("-") : StringRef(flags.output);
+}
+
+static int writeTimeline(ModuleOp module, const CompileOptions &options,
+                         const Flags &flags, const scheduling::Timeline *shown,
+                         const Report &schedule) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  ScheduleFormat format = parseScheduleFormat(flags.scheduleFormat)
+                              .value_or(scheduleFormatOf(flags.output));
+  if (failed(
+          writeSchedule(os, module, costSource(options.phases), format, shown)))
     return 1;
-  if (!flags.measureMachine.empty()) {
-    auto rates = measureMachine(*module, options);
-    if (!rates)
-      return fail("--measure-machine: " + llvm::toString(rates.takeError()));
-    return writeFile(flags.measureMachine,
-                     [&](raw_ostream &os) { os << *rates; });
+  if (int status = writeFile(destinationOf(flags),
+                             [&](raw_ostream &out) { out << text; }))
+    return status;
+  return writeReport(flags.reportFile, schedule);
+}
+
+/// Prints what --explain or --plan-only asks for, if anything.
+static int explain(const Report &report, const ProgramFacts &facts,
+                   const Flags &flags) {
+  bool silent = flags.explain.empty() && !flags.reportFile.empty();
+  std::optional<Detail> detail =
+      flags.planOnly && flags.explain.empty() && !silent
+          ? Detail::Memory
+          : parseDetail(flags.explain);
+  if (!detail)
+    return 0;
+  return writeFile("-", [&](raw_ostream &os) {
+    std::vector<std::string> lines = explainReport(report, *detail);
+    if (facts.prediction)
+      llvm::append_range(lines, explainPrediction(*facts.prediction));
+    for (const std::string &line : lines)
+      os << line << "\n";
+  });
+}
+
+/// Writes the artifact of a module in the executable phase, or what is asked
+/// for instead.
+static int writeProgram(ModuleOp module, const CompileOptions &options,
+                        const Flags &flags, const Decisions &decisions,
+                        const Report &schedule) {
+  if (flags.emit == "llvm" || flags.emit == "cuda") {
+    FailureOr<std::string> text = printKernels(
+        module, flags.emit == "cuda" ? KernelText::Cuda : KernelText::LLVM,
+        options);
+    if (failed(text))
+      return 1;
+    return writeFile(destinationOf(flags),
+                     [&](raw_ostream &os) { os << *text; });
   }
-  if (!flags.fit.empty())
-    return answerFit(*module, options, flags);
+  FailureOr<PlannedProgram> planned = planProgram(module, options);
+  if (failed(planned))
+    return 1;
+  if (std::string mistake = checkLimit(planned->memory, options);
+      !mistake.empty())
+    return fail(mistake);
+  FailureOr<CompiledProgram> compiled =
+      flags.planOnly || flags.emit == "memory"
+          ? CompiledProgram{planned->positions, ""}
+          : generateCode(module, options, *planned);
+  if (failed(compiled))
+    return 1;
+  ProgramFacts facts = describeProgram(module, options, decisions, *planned);
+  Report report = programReport(module, facts, schedule);
+  if (flags.emit == "memory")
+    return writeFile(destinationOf(flags), [&](raw_ostream &os) {
+      os << memoryTrace(report) << "\n";
+    });
+  if (!flags.output.empty())
+    if (llvm::Error e = writeArtifact(*compiled, flags.output))
+      return fail(llvm::toString(std::move(e)));
+  if (int status = explain(report, facts, flags))
+    return status;
+  return writeReport(flags.reportFile, report);
+}
+
+/// Compiles an annotated model.
+static int compileModel(ModuleOp module, const CompileOptions &options,
+                        const Flags &flags, const scheduling::Timeline *shown) {
+  std::optional<Phase> stop = parsePhase(flags.emit);
+  if (flags.emit == "schedule")
+    stop = Phase::Scheduled;
   // The executable phase has no pipelines.
   Report schedule;
   bool described = true;
@@ -301,38 +326,74 @@ int main(int argc, char **argv) {
       schedule = std::move(*report);
   };
   Decisions decisions;
-  if (failed(runPhases(*module, stop.value_or(Phase::Executable), options,
-                       after, &decisions)) ||
+  if (failed(runPhases(module, stop.value_or(Phase::Executable), options, after,
+                       &decisions)) ||
       !described)
     return 1;
-  StringRef destination =
-      flags.output.empty() ? StringRef("-") : StringRef(flags.output);
-  if (flags.emit == "schedule") {
-    std::string text;
-    llvm::raw_string_ostream os(text);
-    ScheduleFormat format = parseScheduleFormat(flags.scheduleFormat)
-                                .value_or(scheduleFormatOf(flags.output));
-    if (failed(writeSchedule(os, *module, costSource(options.phases), format,
-                             shown)))
-      return 1;
-    if (int status =
-            writeFile(destination, [&](raw_ostream &out) { out << text; }))
-      return status;
-    return writeReport(flags.reportFile, schedule);
-  }
+  if (flags.emit == "schedule")
+    return writeTimeline(module, options, flags, shown, schedule);
   if (stop)
-    return writeFile(destination, [&](raw_ostream &os) {
+    return writeFile(destinationOf(flags), [&](raw_ostream &os) {
       module->print(os, OpPrintingFlags().enableDebugInfo(false));
       os << "\n";
     });
-  if (flags.emit == "llvm" || flags.emit == "cuda") {
-    FailureOr<std::string> text = printKernels(
-        *module, flags.emit == "cuda" ? KernelText::Cuda : KernelText::LLVM,
-        options);
-    if (failed(text))
-      return 1;
-    return writeFile(destination, [&](raw_ostream &os) { os << *text; });
-  }
+  return writeProgram(module, options, flags, decisions, schedule);
+}
 
-  return finish(*module, options, flags, decisions, schedule);
+int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
+  cleave::failWithoutSignals();
+  cleave::removeForeignOptions();
+  Flags flags;
+  SmallVector<const cl::OptionCategory *> categories{&general, &training};
+  for (const Option &option : optionTable())
+    categories.push_back(&categoryOf(option.group));
+  cl::HideUnrelatedOptions(categories);
+  if (answerHelp(argc, argv))
+    return 0;
+  CompileOptions options;
+  if (int status = readCommandLine(argc, argv, flags, options))
+    return status;
+  if (int status = checkFiles(flags, options))
+    return status;
+  std::optional<scheduling::Timeline> measured;
+  if (!flags.measured.empty()) {
+    auto timeline = readMeasuredTimeline(flags.measured);
+    if (!timeline)
+      return fail(llvm::toString(timeline.takeError()));
+    measured = std::move(*timeline);
+  }
+  if (int status = complete(flags, options))
+    return status;
+
+  DialectRegistry registry;
+  registerAllDialects(registry);
+  MLIRContext context(registry);
+  llvm::SourceMgr sources;
+  if (int status = openModel(flags, sources))
+    return status;
+  // Messages include the location; notes with whole functions would hide it.
+  context.printOpOnDiagnostic(false);
+  SourceMgrDiagnosticHandler diagnostics(sources, &context);
+  OneErrorPerPlace onlyFirst(&context);
+  // The last registered handler is called first.
+  ScopedDiagnosticHandler remarks(&context, [&](Diagnostic &diagnostic) {
+    return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark &&
+                   !flags.remarks);
+  });
+  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
+  if (!module)
+    return 1;
+  if (int status = annotateModel(*module, flags, options))
+    return status;
+  if (!flags.measureMachine.empty()) {
+    auto rates = measureMachine(*module, options);
+    if (!rates)
+      return fail("--measure-machine: " + llvm::toString(rates.takeError()));
+    return writeFile(flags.measureMachine,
+                     [&](raw_ostream &os) { os << *rates; });
+  }
+  if (!flags.fit.empty())
+    return answerFit(*module, options, flags);
+  return compileModel(*module, options, flags, measured ? &*measured : nullptr);
 }

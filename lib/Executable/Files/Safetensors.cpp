@@ -156,6 +156,21 @@ llvm::Expected<std::string> SafetensorsFile::hash(const Entry &entry) const {
   return hash.finish().hash;
 }
 
+/// Reads the texts of a file's `__metadata__`.
+static Error readMetadata(const llvm::json::Value &item,
+                          std::map<std::string, std::string> &metadata) {
+  const llvm::json::Object *facts = item.getAsObject();
+  if (!facts)
+    return makeError("__metadata__ is not a JSON object");
+  for (const auto &[fact, value] : *facts) {
+    auto text = value.getAsString();
+    if (!text)
+      return makeError("__metadata__ holds something other than strings");
+    metadata[llvm::StringRef(fact).str()] = text->str();
+  }
+  return Error::success();
+}
+
 Error SafetensorsFile::parse() {
   if (file.size() < 8)
     return makeError("not a safetensors file: it has " + Twine(file.size()) +
@@ -197,15 +212,8 @@ Error SafetensorsFile::parse() {
   for (const auto &[key, item] : *object) {
     llvm::StringRef name = key;
     if (name == "__metadata__") {
-      const llvm::json::Object *facts = item.getAsObject();
-      if (!facts)
-        return makeError("__metadata__ is not a JSON object");
-      for (const auto &[fact, factValue] : *facts) {
-        auto factText = factValue.getAsString();
-        if (!factText)
-          return makeError("__metadata__ holds something other than strings");
-        metadata[llvm::StringRef(fact).str()] = factText->str();
-      }
+      if (Error error = readMetadata(item, metadata))
+        return error;
       continue;
     }
     auto fail = [&](const Twine &message) {

@@ -26,9 +26,12 @@ public:
   llvm::Error run();
 
 private:
+  using At = llvm::function_ref<char *(const Ref &)>;
   llvm::Expected<Step> resolve(const Part &part, const Action &action,
                                llvm::ArrayRef<int64_t> row,
                                const Command &command);
+  llvm::Expected<Attention> attention(const Part &part, const Command &command,
+                                      At at);
   Executor &executor;
   const Artifact &artifact;
   const Arena &arena;
@@ -48,6 +51,51 @@ private:
 //===----------------------------------------------------------------------===//
 // Commands
 //===----------------------------------------------------------------------===//
+
+/// The call of an attention of `part`.
+llvm::Expected<Executor::Attention>
+Executor::Resolver::attention(const Part &part, const Command &command, At at) {
+  auto floats = [&](const Ref &ref) {
+    return reinterpret_cast<float *>(at(ref));
+  };
+  const AttentionCommand &c = command.attention;
+  Attention attention;
+  attention.backward = command.kind == CommandKind::AttentionBackward;
+  if (c.type != DType::F32 || c.resultType != DType::F32)
+    return makeError("part '" + part.name + "' (" + command.label +
+                     "): the processor has no attention of " +
+                     dtypeName(c.type != DType::F32 ? c.type : c.resultType));
+  int64_t needed = attentionScratchBytes(c, attention.backward);
+  if (c.scratchBytesPerThread < needed)
+    return makeError("part '" + part.name + "' (" + command.label +
+                     "): attention needs " + llvm::Twine(needed) +
+                     " bytes of scratch for each thread, but the program "
+                     "plans " +
+                     llvm::Twine(c.scratchBytesPerThread));
+  AttentionPointers &p = attention.pointers;
+  p.q = floats(c.q.ref);
+  p.k = floats(c.k.ref);
+  p.v = floats(c.v.ref);
+  p.o = floats(c.o.ref);
+  p.lse = floats(c.lse);
+  p.bias = floats(c.bias);
+  p.mask = reinterpret_cast<const uint8_t *>(at(c.mask));
+  p.querySegments = reinterpret_cast<const int64_t *>(at(c.querySegments));
+  p.keySegments = reinterpret_cast<const int64_t *>(at(c.keySegments));
+  p.queryStarts = reinterpret_cast<const int64_t *>(at(c.queryStarts));
+  p.keyStarts = reinterpret_cast<const int64_t *>(at(c.keyStarts));
+  p.rng = reinterpret_cast<const int64_t *>(at(c.rng));
+  p.origin = reinterpret_cast<const int64_t *>(at(c.origin));
+  p.scratch = at(c.scratch);
+  if (attention.backward) {
+    p.dO = floats(c.dO.ref);
+    p.dQ = floats(c.dQ.ref);
+    p.dK = floats(c.dK.ref);
+    p.dV = floats(c.dV.ref);
+    p.dBias = floats(c.dBias);
+  }
+  return attention;
+}
 
 llvm::Expected<Executor::Step>
 Executor::Resolver::resolve(const Part &part, const Action &action,
@@ -93,43 +141,10 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
   }
   case CommandKind::AttentionForward:
   case CommandKind::AttentionBackward: {
-    const AttentionCommand &c = command.attention;
-    Attention attention;
-    attention.backward = command.kind == CommandKind::AttentionBackward;
-    if (c.type != DType::F32 || c.resultType != DType::F32)
-      return makeError("part '" + part.name + "' (" + command.label +
-                       "): the processor has no attention of " +
-                       dtypeName(c.type != DType::F32 ? c.type : c.resultType));
-    int64_t needed = attentionScratchBytes(c, attention.backward);
-    if (c.scratchBytesPerThread < needed)
-      return makeError("part '" + part.name + "' (" + command.label +
-                       "): attention needs " + llvm::Twine(needed) +
-                       " bytes of scratch for each thread, but the program "
-                       "plans " +
-                       llvm::Twine(c.scratchBytesPerThread));
-    AttentionPointers &p = attention.pointers;
-    p.q = floats(c.q.ref);
-    p.k = floats(c.k.ref);
-    p.v = floats(c.v.ref);
-    p.o = floats(c.o.ref);
-    p.lse = floats(c.lse);
-    p.bias = floats(c.bias);
-    p.mask = reinterpret_cast<const uint8_t *>(at(c.mask));
-    p.querySegments = reinterpret_cast<const int64_t *>(at(c.querySegments));
-    p.keySegments = reinterpret_cast<const int64_t *>(at(c.keySegments));
-    p.queryStarts = reinterpret_cast<const int64_t *>(at(c.queryStarts));
-    p.keyStarts = reinterpret_cast<const int64_t *>(at(c.keyStarts));
-    p.rng = reinterpret_cast<const int64_t *>(at(c.rng));
-    p.origin = reinterpret_cast<const int64_t *>(at(c.origin));
-    p.scratch = at(c.scratch);
-    if (attention.backward) {
-      p.dO = floats(c.dO.ref);
-      p.dQ = floats(c.dQ.ref);
-      p.dK = floats(c.dK.ref);
-      p.dV = floats(c.dV.ref);
-      p.dBias = floats(c.dBias);
-    }
-    return step(std::move(attention));
+    llvm::Expected<Attention> call = attention(part, command, at);
+    if (!call)
+      return call.takeError();
+    return step(std::move(*call));
   }
   case CommandKind::ScatterAdd: {
     const ScatterAddCommand &c = command.scatterAdd;

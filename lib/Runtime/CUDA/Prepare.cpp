@@ -40,6 +40,10 @@ private:
                                 const Part &part, llvm::ArrayRef<int64_t> row,
                                 const std::string &label,
                                 llvm::function_ref<int64_t(Ref)> offset);
+  Error check(const Command &command, At at, Step step);
+  Error exchange(const Part &part, const Action &action,
+                 llvm::ArrayRef<int64_t> row, const Command &command,
+                 llvm::function_ref<int64_t(Ref)> offset, Step step);
   Error writeConstants();
   /// What the host gives and takes: no command writes to what it gives.
   Error planHostTensors();
@@ -184,6 +188,75 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
 // Commands
 //===----------------------------------------------------------------------===//
 
+/// Adds a check as a step that begins as `step`.
+Error CudaDevice::Resolver::check(const Command &command, At at, Step step) {
+  auto index = static_cast<int32_t>(entry->checks.size());
+  entry->checks.push_back(&command.check);
+  Expected<std::vector<Launch>> planned =
+      planLaunches(command, {at, device.scratch, device.status, index});
+  if (!planned)
+    return planned.takeError();
+  Expected<Launches> launches = find(std::move(*planned));
+  if (!launches)
+    return launches.takeError();
+  if (command.check.deferred) {
+    step.what = std::move(*launches);
+    entry->steps.push_back(std::move(step));
+    return Error::success();
+  }
+  Check own;
+  own.launches = std::move(*launches);
+  Agreement &agreed = device.agreements.emplace_back();
+  Expected<cleave_request *> request =
+      device.requests->prepareAgreement(&agreed.own, &agreed.all);
+  if (!request)
+    return request.takeError();
+  own.request = *request;
+  step.finishes = true;
+  own.own = &agreed.own;
+  own.agreed = &agreed.all;
+  step.what = std::move(own);
+  entry->steps.push_back(std::move(step));
+  return Error::success();
+}
+
+/// Adds a collective.
+Error CudaDevice::Resolver::exchange(const Part &part, const Action &action,
+                                     llvm::ArrayRef<int64_t> row,
+                                     const Command &command,
+                                     llvm::function_ref<int64_t(Ref)> offset,
+                                     Step step) {
+  const CollectiveCommand &c = command.collective;
+  Expected<Exchange> made = collective(c, part, row, command.label, offset);
+  if (!made)
+    return made.takeError();
+  if (NcclExchange::Collective *own = made->collective) {
+    step.stream = device.streamIndex(own->stream, own->streamName());
+    step.use.writes.push_back(own->staging);
+    step.ended = own->ended;
+  } else if (SharedExchange::Collective *own = made->shared) {
+    step.stream = device.streamIndex(gpu.communication, "communication");
+    step.use.writes.push_back(own->staging);
+    // Other ranks may use it in between.
+    for (const MemoryRange &range :
+         MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src))
+      step.use.reads.push_back(range);
+    made->used = step.use;
+  } else {
+    step.finishes = true;
+    step.use = {MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src), {}};
+  }
+  if (c.endsLater()) {
+    transfers[{c.token, action.microBatch}] = *made;
+  } else {
+    underWay[c.token] = *made;
+    moving.erase(c.token);
+  }
+  step.what = *made;
+  entry->steps.push_back(std::move(step));
+  return Error::success();
+}
+
 Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
                                     llvm::ArrayRef<int64_t> row,
                                     const Command &command) {
@@ -249,63 +322,10 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
       return planned.takeError();
     return take(find(std::move(*planned)));
   }
-  case CommandKind::Check: {
-    auto index = static_cast<int32_t>(entry->checks.size());
-    entry->checks.push_back(&command.check);
-    Expected<std::vector<Launch>> planned =
-        planLaunches(command, {at, device.scratch, device.status, index});
-    if (!planned)
-      return planned.takeError();
-    Expected<Launches> launches = find(std::move(*planned));
-    if (command.check.deferred || !launches)
-      return take(std::move(launches));
-    Check check;
-    check.launches = std::move(*launches);
-    Agreement &agreed = device.agreements.emplace_back();
-    Expected<cleave_request *> request =
-        device.requests->prepareAgreement(&agreed.own, &agreed.all);
-    if (!request)
-      return request.takeError();
-    check.request = *request;
-    step.finishes = true;
-    check.own = &agreed.own;
-    check.agreed = &agreed.all;
-    step.what = std::move(check);
-    entry->steps.push_back(std::move(step));
-    return Error::success();
-  }
-  case CommandKind::Collective: {
-    const CollectiveCommand &c = command.collective;
-    Expected<Exchange> exchange =
-        collective(c, part, row, command.label, offset);
-    if (!exchange)
-      return exchange.takeError();
-    if (NcclExchange::Collective *own = exchange->collective) {
-      step.stream = device.streamIndex(own->stream, own->streamName());
-      step.use.writes.push_back(own->staging);
-      step.ended = own->ended;
-    } else if (SharedExchange::Collective *own = exchange->shared) {
-      step.stream = device.streamIndex(gpu.communication, "communication");
-      step.use.writes.push_back(own->staging);
-      // Other ranks may use it in between.
-      for (const MemoryRange &range :
-           MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src))
-        step.use.reads.push_back(range);
-      exchange->used = step.use;
-    } else {
-      step.finishes = true;
-      step.use = {MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src), {}};
-    }
-    if (c.endsLater()) {
-      transfers[{c.token, action.microBatch}] = *exchange;
-    } else {
-      underWay[c.token] = *exchange;
-      moving.erase(c.token);
-    }
-    step.what = *exchange;
-    entry->steps.push_back(std::move(step));
-    return Error::success();
-  }
+  case CommandKind::Check:
+    return check(command, at, std::move(step));
+  case CommandKind::Collective:
+    return exchange(part, action, row, command, offset, std::move(step));
   case CommandKind::Wait: {
     const WaitCommand &wait = command.wait;
     if (auto it = moving.find(wait.token);

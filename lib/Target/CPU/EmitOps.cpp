@@ -83,20 +83,74 @@ static CmpInst::Predicate predicateOf(arith::CmpFPredicate predicate) {
   llvm_unreachable("unknown predicate");
 }
 
+llvm::Value *KernelEmitter::emitConstant(TypedAttr constant) {
+  llvm::Type *type = scalarType(constant.getType());
+  if (auto real = dyn_cast<FloatAttr>(constant))
+    return type->isIntegerTy()
+               ? llvm::ConstantInt::get(type, real.getValue().bitcastToAPInt())
+               : llvm::ConstantFP::get(type, real.getValue());
+  if (auto integer = dyn_cast<IntegerAttr>(constant))
+    return llvm::ConstantInt::get(
+        type, integer.getValue().sextOrTrunc(type->getIntegerBitWidth()));
+  return nullptr;
+}
+
+/// Narrow floats are codes here: they are converted by way of f32.
+static bool isNarrow(Type type) { return type.getIntOrFloatBitWidth() < 32; }
+
+/// Out-of-range conversions saturate, so that they are the same on all targets.
+llvm::Value *KernelEmitter::floatToInteger(llvm::Value *given, Type from,
+                                           llvm::Type *result, bool isSigned) {
+  if (isNarrow(from))
+    given =
+        extend(given, from, given->getType()->getWithNewType(b.getFloatTy()));
+  // Of few bits, by way of 32: saturating conversions to 8 are not vectors on
+  // most processors.
+  if (unsigned bits = result->getScalarSizeInBits(); bits > 1 && bits <= 16) {
+    llvm::Type *type = given->getType();
+    auto constant = [&](double x) { return llvm::ConstantFP::get(type, x); };
+    double most = std::ldexp(1.0, isSigned ? bits - 1 : bits) - 1;
+    double least = isSigned ? -most - 1 : 0;
+    llvm::Value *x = b.CreateSelect(b.CreateFCmpOLT(given, constant(most)),
+                                    given, constant(most));
+    x = b.CreateSelect(b.CreateFCmpOGT(x, constant(least)), x, constant(least));
+    // NaN is 0.
+    x = b.CreateSelect(b.CreateFCmpORD(given, given), x, constant(0));
+    return b.CreateTrunc(
+        b.CreateFPToSI(x, type->getWithNewType(b.getInt32Ty())), result);
+  }
+  return b.CreateIntrinsic(isSigned ? intrinsics::fptosi_sat
+                                    : intrinsics::fptoui_sat,
+                           {result, given->getType()}, {given});
+}
+
+/// By way of a type that has the integer exactly (f64 up to 2^53).
+llvm::Value *KernelEmitter::integerToFloat(llvm::Value *given, Type from,
+                                           Type to, llvm::Type *result,
+                                           bool isSigned) {
+  llvm::Type *type = result;
+  if (isNarrow(to))
+    type = given->getType()->getWithNewType(
+        from.getIntOrFloatBitWidth() <= 16 ? b.getFloatTy() : b.getDoubleTy());
+  llvm::Value *x =
+      isSigned ? b.CreateSIToFP(given, type) : b.CreateUIToFP(given, type);
+  return isNarrow(to) ? truncate(x, to, result) : x;
+}
+
+/// Rounds down, where a division of integers rounds to zero.
+llvm::Value *KernelEmitter::floorDivide(llvm::Value *n, llvm::Value *d) {
+  llvm::Value *r = b.CreateSRem(n, d);
+  llvm::Value *zero = llvm::Constant::getNullValue(d->getType());
+  llvm::Value *down = b.CreateAnd(b.CreateICmpNE(r, zero),
+                                  b.CreateICmpSLT(b.CreateXor(n, d), zero));
+  return b.CreateSub(b.CreateSDiv(n, d), b.CreateZExt(down, d->getType()));
+}
+
 /// The value of an op of `arith`, or null if it has no translation. All lanes
 /// of an op whose operands are the same for all lanes are one scalar.
 llvm::Value *KernelEmitter::emitArith(Operation &op) {
-  if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
-    llvm::Type *type = scalarType(constant.getType());
-    if (auto real = dyn_cast<FloatAttr>(constant.getValue()))
-      return type->isIntegerTy() ? llvm::ConstantInt::get(
-                                       type, real.getValue().bitcastToAPInt())
-                                 : llvm::ConstantFP::get(type, real.getValue());
-    if (auto integer = dyn_cast<IntegerAttr>(constant.getValue()))
-      return llvm::ConstantInt::get(
-          type, integer.getValue().sextOrTrunc(type->getIntegerBitWidth()));
-    return nullptr;
-  }
+  if (auto constant = dyn_cast<arith::ConstantOp>(op))
+    return emitConstant(constant.getValue());
   SmallVector<llvm::Value *> v;
   bool vector = false;
   for (Value operand : op.getOperands()) {
@@ -115,44 +169,6 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
                           llvm::ConstantInt::get(d->getType(), 1));
   };
   auto binary = [&](ID id) { return b.CreateBinaryIntrinsic(id, v[0], v[1]); };
-  // Out-of-range conversions saturate, so that they are the same on all
-  // targets. Narrow floats are codes here: they are converted by way of f32.
-  auto isNarrow = [](Type type) { return type.getIntOrFloatBitWidth() < 32; };
-  auto toInteger = [&](ID id, Type from) -> llvm::Value * {
-    llvm::Value *given = v[0];
-    if (isNarrow(from))
-      given =
-          extend(given, from, given->getType()->getWithNewType(b.getFloatTy()));
-    // Of few bits, by way of 32: saturating conversions to 8 are not vectors on
-    // most processors.
-    if (unsigned bits = result->getScalarSizeInBits(); bits > 1 && bits <= 16) {
-      bool isSigned = id == intrinsics::fptosi_sat;
-      llvm::Type *type = given->getType();
-      auto constant = [&](double x) { return llvm::ConstantFP::get(type, x); };
-      double most = std::ldexp(1.0, isSigned ? bits - 1 : bits) - 1;
-      double least = isSigned ? -most - 1 : 0;
-      llvm::Value *x = b.CreateSelect(b.CreateFCmpOLT(given, constant(most)),
-                                      given, constant(most));
-      x = b.CreateSelect(b.CreateFCmpOGT(x, constant(least)), x,
-                         constant(least));
-      // NaN is 0.
-      x = b.CreateSelect(b.CreateFCmpORD(given, given), x, constant(0));
-      return b.CreateTrunc(
-          b.CreateFPToSI(x, type->getWithNewType(b.getInt32Ty())), result);
-    }
-    return b.CreateIntrinsic(id, {result, given->getType()}, {given});
-  };
-  // By way of a type that has the integer exactly (f64 up to 2^53).
-  auto toFloat = [&](Type from, Type to, bool isSigned) -> llvm::Value * {
-    llvm::Type *type = result;
-    if (isNarrow(to))
-      type = v[0]->getType()->getWithNewType(from.getIntOrFloatBitWidth() <= 16
-                                                 ? b.getFloatTy()
-                                                 : b.getDoubleTy());
-    llvm::Value *x =
-        isSigned ? b.CreateSIToFP(v[0], type) : b.CreateUIToFP(v[0], type);
-    return isNarrow(to) ? truncate(x, to, result) : x;
-  };
   using R = llvm::Value *;
   return llvm::TypeSwitch<Operation *, R>(&op)
       .Case([&](arith::AddFOp) -> R { return b.CreateFAdd(v[0], v[1]); })
@@ -181,14 +197,7 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
         return b.CreateURem(v[0], divisor(v[1]));
       })
       .Case([&](arith::FloorDivSIOp) -> R {
-        llvm::Value *d = divisor(v[1]);
-        llvm::Value *r = b.CreateSRem(v[0], d);
-        llvm::Value *zero = llvm::Constant::getNullValue(d->getType());
-        llvm::Value *down =
-            b.CreateAnd(b.CreateICmpNE(r, zero),
-                        b.CreateICmpSLT(b.CreateXor(v[0], d), zero));
-        return b.CreateSub(b.CreateSDiv(v[0], d),
-                           b.CreateZExt(down, d->getType()));
+        return floorDivide(v[0], divisor(v[1]));
       })
       .Case([&](arith::AndIOp) -> R { return b.CreateAnd(v[0], v[1]); })
       .Case([&](arith::OrIOp) -> R { return b.CreateOr(v[0], v[1]); })
@@ -224,16 +233,20 @@ llvm::Value *KernelEmitter::emitArith(Operation &op) {
       .Case([&](arith::ExtUIOp) -> R { return b.CreateZExt(v[0], result); })
       .Case([&](arith::TruncIOp) -> R { return b.CreateTrunc(v[0], result); })
       .Case([&](arith::SIToFPOp cast) -> R {
-        return toFloat(cast.getIn().getType(), cast.getType(), true);
+        return integerToFloat(v[0], cast.getIn().getType(), cast.getType(),
+                              result, /*isSigned=*/true);
       })
       .Case([&](arith::UIToFPOp cast) -> R {
-        return toFloat(cast.getIn().getType(), cast.getType(), false);
+        return integerToFloat(v[0], cast.getIn().getType(), cast.getType(),
+                              result, /*isSigned=*/false);
       })
       .Case([&](arith::FPToSIOp cast) -> R {
-        return toInteger(intrinsics::fptosi_sat, cast.getIn().getType());
+        return floatToInteger(v[0], cast.getIn().getType(), result,
+                              /*isSigned=*/true);
       })
       .Case([&](arith::FPToUIOp cast) -> R {
-        return toInteger(intrinsics::fptoui_sat, cast.getIn().getType());
+        return floatToInteger(v[0], cast.getIn().getType(), result,
+                              /*isSigned=*/false);
       })
       .Case(
           [&](arith::BitcastOp) -> R { return b.CreateBitCast(v[0], result); })

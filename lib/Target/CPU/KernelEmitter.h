@@ -114,6 +114,12 @@ private:
   // Ops: EmitOps.cpp, EmitPhilox.cpp.
   llvm::LogicalResult emitOp(mlir::Operation &op);
   llvm::Value *emitArith(mlir::Operation &op);
+  llvm::Value *emitConstant(mlir::TypedAttr constant);
+  llvm::Value *floatToInteger(llvm::Value *given, mlir::Type from,
+                              llvm::Type *result, bool isSigned);
+  llvm::Value *integerToFloat(llvm::Value *given, mlir::Type from,
+                              mlir::Type to, llvm::Type *result, bool isSigned);
+  llvm::Value *floorDivide(llvm::Value *n, llvm::Value *d);
   llvm::Value *emitMath(mlir::Operation &op);
   llvm::Value *emitPhilox(exec::PhiloxOp op);
   bool isAligned64(exec::PhiloxOp op);

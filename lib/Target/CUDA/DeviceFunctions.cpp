@@ -7,8 +7,8 @@
 
 #include "KernelPrinter.h"
 
-llvm::StringRef cleave::cuda::deviceFunctions() {
-  return R"(// Compile with -fmad=false.
+/// The text of the device functions.
+static constexpr llvm::StringLiteral source = R"(// Compile with -fmad=false.
 
 template <int Bytes> struct Word;
 template <> struct Word<1> { using type = unsigned char; };
@@ -278,7 +278,8 @@ __device__ __forceinline__ void philoxShared(int (&x)[N], long long i,
 }
 
 )";
-}
+
+llvm::StringRef cleave::cuda::deviceFunctions() { return source; }
 
 llvm::StringRef cleave::cuda::float8Functions() {
   return R"(// The header's conversions give the largest value for what is too large, which

@@ -99,6 +99,10 @@ private:
   llvm::StringRef block() const { return isCalled() ? "block" : "blockIdx.x"; }
   llvm::LogicalResult printFlat();
   llvm::LogicalResult printRows();
+  void declareKept();
+  void declareSums();
+  void reduceTeamSums();
+  void storeSums();
   llvm::LogicalResult printFinish();
   std::string sumPlace(exec::AccumulateOp op, llvm::StringRef column);
 
@@ -116,6 +120,7 @@ private:
   // Ops: PrintOps.cpp.
   llvm::LogicalResult printOp(mlir::Operation &op);
   std::string expression(mlir::Operation &op);
+  std::string conversion(mlir::Operation &op, const std::string &given);
   llvm::SmallVector<std::string> wideOperands(mlir::Operation &op);
   std::string rounded(mlir::Type type, const std::string &text);
   std::string mathExpression(mlir::Operation &op);

@@ -162,17 +162,8 @@ LogicalResult KernelPrinter::printFlat() {
   return success();
 }
 
-LogicalResult KernelPrinter::printRows() {
-  int64_t items = kernel.getItems();
-  bool groups = kernel.accumulates(), finishes = kernel.isTwoStage();
-  std::string remark;
-  if (sharedBytes)
-    remark += ", dynamic shared memory " + std::to_string(sharedBytes);
-  if (finishes)
-    remark += ", scratch " + std::to_string(kernel.getScratchBytes());
-  printHead(/*finish=*/false, items * tiles, remark);
-  if (sharedBytes)
-    os << "extern __shared__ __align__(16) char shared[];\n";
+/// Declares the memory of rows that are kept.
+void KernelPrinter::declareKept() {
   int64_t at = 0;
   for (KeepOp keep : kernel.getBody().front().getOps<KeepOp>()) {
     auto type = cast<RankedTensorType>(keep.getRow().getType());
@@ -189,24 +180,11 @@ LogicalResult KernelPrinter::printRows() {
               type.getNumElements() * byteSize(type.getElementType()), 16) *
           16;
   }
-  // Of the memories of reductions.
-  os << "[[maybe_unused]] int turn = 0;\n";
-  if (!groups) {
-    os << "const int row = " << block() << ";\n";
-    if (failed(printRow()))
-      return failure();
-    printTail();
-    return success();
-  }
+}
 
-  // Partial sums of the group; of the only one, the results.
-  if (teams > 1)
-    os << "const int lane = threadIdx.x % " << threads
-       << ", team = threadIdx.x / " << threads << ";\n";
-  os << "const int group = " << block();
-  if (tiles > 1)
-    os << " / " << tiles;
-  os << ";\n";
+/// Declares the sums of a group of rows, and sets them to their identity.
+void KernelPrinter::declareSums() {
+  bool finishes = kernel.isTwoStage();
   for (auto &[op, slot] : sums) {
     auto accumulate = cast<AccumulateOp>(op);
     Type type = accumulate.getValue().getType();
@@ -233,6 +211,86 @@ LogicalResult KernelPrinter::printRows() {
       });
     }
   }
+}
+
+/// Combines the sums of teams.
+void KernelPrinter::reduceTeamSums() {
+  StringRef again = "k > 0";
+  for (auto &[op, slot] : sums) {
+    os << "#pragma unroll\nfor (int k = 0; k < "
+       << (isa<PassOp>(op->getParentOp()) ? pieces : 1)
+       << "; ++k)\n  reduceTeams<" << rowShape() << ">(" << slot.name << "[k], "
+       << reductionName(cast<AccumulateOp>(op).getKind()) << "(), " << again
+       << ");\n";
+    again = "true";
+  }
+}
+
+/// Stores the sums that are in registers.
+void KernelPrinter::storeSums() {
+  bool finishes = kernel.isTwoStage();
+  for (auto &[op, slot] : sums) {
+    if (!slot.registers)
+      continue;
+    auto accumulate = cast<AccumulateOp>(op);
+    if (!isa<PassOp>(op->getParentOp())) {
+      os << "if (" << thread() << " == 0)\n  " << sumPlace(accumulate, "0")
+         << " = " << slot.name << "[0][0];\n";
+      continue;
+    }
+    printColumnLoop([&] {
+      inPass = true;
+      int64_t bytes = finishes ? 16
+                               : accessBytes(accumulate.getMemory(),
+                                             accumulate.getMap(), {});
+      inPass = false;
+      if (vector > 1 && bytes > 0) {
+        std::string place = sumPlace(accumulate, "c");
+        size_t at = place.find('[');
+        os << "storeVector<" << bytes << ">(" << place.substr(0, at) << " + "
+           << place.substr(at + 1, place.size() - at - 2) << ", " << slot.name
+           << "[k]);\n";
+        return;
+      }
+      if (vector > 1)
+        os << "#pragma unroll\nfor (int j = 0; j < " << vector << "; ++j)\n  ";
+      os << sumPlace(accumulate, vector == 1 ? "c" : "(c + j)") << " = "
+         << slot.name << (vector == 1 ? "[k][0]" : "[k][j]") << ";\n";
+    });
+  }
+}
+
+LogicalResult KernelPrinter::printRows() {
+  int64_t items = kernel.getItems();
+  bool groups = kernel.accumulates(), finishes = kernel.isTwoStage();
+  std::string remark;
+  if (sharedBytes)
+    remark += ", dynamic shared memory " + std::to_string(sharedBytes);
+  if (finishes)
+    remark += ", scratch " + std::to_string(kernel.getScratchBytes());
+  printHead(/*finish=*/false, items * tiles, remark);
+  if (sharedBytes)
+    os << "extern __shared__ __align__(16) char shared[];\n";
+  declareKept();
+  // Of the memories of reductions.
+  os << "[[maybe_unused]] int turn = 0;\n";
+  if (!groups) {
+    os << "const int row = " << block() << ";\n";
+    if (failed(printRow()))
+      return failure();
+    printTail();
+    return success();
+  }
+
+  // Partial sums of the group; of the only one, the results.
+  if (teams > 1)
+    os << "const int lane = threadIdx.x % " << threads
+       << ", team = threadIdx.x / " << threads << ";\n";
+  os << "const int group = " << block();
+  if (tiles > 1)
+    os << " / " << tiles;
+  os << ";\n";
+  declareSums();
   // Group g begins at row g * rows / groups.
   auto firstOf = [&](StringRef group) {
     std::string more =
@@ -263,47 +321,11 @@ LogicalResult KernelPrinter::printRows() {
   bool wasRagged = ragged, wasIdle = idle;
   ragged = idle = false;
   if (teams > 1) {
-    StringRef again = "k > 0";
-    for (auto &[op, slot] : sums) {
-      os << "#pragma unroll\nfor (int k = 0; k < "
-         << (isa<PassOp>(op->getParentOp()) ? pieces : 1)
-         << "; ++k)\n  reduceTeams<" << rowShape() << ">(" << slot.name
-         << "[k], " << reductionName(cast<AccumulateOp>(op).getKind()) << "(), "
-         << again << ");\n";
-      again = "true";
-    }
+    reduceTeamSums();
     os << "if (team == 0) {\n";
     os.indent();
   }
-  for (auto &[op, slot] : sums) {
-    if (!slot.registers)
-      continue;
-    auto accumulate = cast<AccumulateOp>(op);
-    if (!isa<PassOp>(op->getParentOp())) {
-      os << "if (" << thread() << " == 0)\n  " << sumPlace(accumulate, "0")
-         << " = " << slot.name << "[0][0];\n";
-      continue;
-    }
-    printColumnLoop([&] {
-      inPass = true;
-      int64_t bytes = finishes ? 16
-                               : accessBytes(accumulate.getMemory(),
-                                             accumulate.getMap(), {});
-      inPass = false;
-      if (vector > 1 && bytes > 0) {
-        std::string place = sumPlace(accumulate, "c");
-        size_t at = place.find('[');
-        os << "storeVector<" << bytes << ">(" << place.substr(0, at) << " + "
-           << place.substr(at + 1, place.size() - at - 2) << ", " << slot.name
-           << "[k]);\n";
-        return;
-      }
-      if (vector > 1)
-        os << "#pragma unroll\nfor (int j = 0; j < " << vector << "; ++j)\n  ";
-      os << sumPlace(accumulate, vector == 1 ? "c" : "(c + j)") << " = "
-         << slot.name << (vector == 1 ? "[k][0]" : "[k][j]") << ";\n";
-    });
-  }
+  storeSums();
   if (teams > 1) {
     os.unindent();
     os << "}\n";

@@ -356,6 +356,59 @@ SmallVector<std::string> KernelPrinter::wideOperands(Operation &op) {
   return texts;
 }
 
+/// The text of a conversion of `given`, or nothing if `op` is none.
+std::string KernelPrinter::conversion(Operation &op, const std::string &given) {
+  Type type = op.getResult(0).getType();
+  std::string target = typeName(type);
+  auto cast = [&] { return "(" + target + ")" + given; };
+  // An integer, rounded once.
+  auto convert = [&](const std::string &text) {
+    return isa<Float8E5M2Type>(type) ? "toE5M2((float)" + text + ")"
+                                     : "(" + target + ")" + text;
+  };
+  using S = std::string;
+  return llvm::TypeSwitch<Operation *, S>(&op)
+      .Case<arith::ExtUIOp>([&](auto) -> S {
+        Type from = op.getOperand(0).getType();
+        return from.isInteger(32)  ? "(" + target + ")(unsigned)" + given
+               : from.isInteger(8) ? "(" + target + ")(unsigned char)" + given
+                                   : cast();
+      })
+      .Case<arith::ExtSIOp>([&](auto) -> S {
+        bool boolean = op.getOperand(0).getType().isInteger(1);
+        return boolean ? "-(" + target + ")" + given : cast();
+      })
+      .Case<arith::TruncIOp>([&](auto) -> S {
+        return type.isInteger(1) ? "(" + given + " & 1) != 0" : cast();
+      })
+      .Case<arith::UIToFPOp>([&](auto) -> S {
+        Type from = op.getOperand(0).getType();
+        S u = from.isInteger(64)   ? "(unsigned long long)"
+              : from.isInteger(32) ? "(unsigned)"
+              : from.isInteger(8)  ? "(unsigned char)"
+                                   : "";
+        return convert(u + given);
+      })
+      .Case<arith::SIToFPOp>([&](auto) -> S {
+        bool boolean = op.getOperand(0).getType().isInteger(1);
+        return convert(boolean ? "(" + given + " ? -1 : 0)" : given);
+      })
+      .Case<arith::ExtFOp, arith::FPToSIOp, arith::IndexCastOp>(
+          [&](auto) { return cast(); })
+      .Case([&](arith::TruncFOp) -> S {
+        return isa<Float8E5M2Type>(type) ? "toE5M2(" + given + ")" : cast();
+      })
+      .Case([&](arith::BitcastOp bitcast) -> S {
+        Type from = bitcast.getIn().getType();
+        if (from.isF32() && type.isInteger(32))
+          return "__float_as_int(" + given + ")";
+        if (from.isInteger(32) && type.isF32())
+          return "__int_as_float(" + given + ")";
+        return "";
+      })
+      .Default([](Operation *) { return S(); });
+}
+
 /// The text of an op of arith, or nothing if it has none. Its value is one of
 /// f32 if the result is narrow, unless the op is one of `isExact`.
 std::string KernelPrinter::expression(Operation &op) {
@@ -380,12 +433,6 @@ std::string KernelPrinter::expression(Operation &op) {
   };
   auto call = [&](const char *text) {
     return std::string(text) + "(" + v[0] + ", " + v[1] + ")";
-  };
-  auto cast = [&] { return "(" + target + ")" + v[0]; };
-  // An integer, rounded once.
-  auto convert = [&](const std::string &text) {
-    return isa<Float8E5M2Type>(type) ? "toE5M2((float)" + text + ")"
-                                     : "(" + target + ")" + text;
   };
   using S = std::string;
   return llvm::TypeSwitch<Operation *, S>(&op)
@@ -446,45 +493,7 @@ std::string KernelPrinter::expression(Operation &op) {
       })
       .Case<arith::SelectOp>(
           [&](auto) { return v[0] + " ? " + v[1] + " : " + v[2]; })
-      .Case<arith::ExtUIOp>([&](auto) -> S {
-        Type from = op.getOperand(0).getType();
-        return from.isInteger(32)  ? "(" + target + ")(unsigned)" + v[0]
-               : from.isInteger(8) ? "(" + target + ")(unsigned char)" + v[0]
-                                   : cast();
-      })
-      .Case<arith::ExtSIOp>([&](auto) -> S {
-        bool boolean = op.getOperand(0).getType().isInteger(1);
-        return boolean ? "-(" + target + ")" + v[0] : cast();
-      })
-      .Case<arith::TruncIOp>([&](auto) -> S {
-        return type.isInteger(1) ? "(" + v[0] + " & 1) != 0" : cast();
-      })
-      .Case<arith::UIToFPOp>([&](auto) -> S {
-        Type from = op.getOperand(0).getType();
-        S u = from.isInteger(64)   ? "(unsigned long long)"
-              : from.isInteger(32) ? "(unsigned)"
-              : from.isInteger(8)  ? "(unsigned char)"
-                                   : "";
-        return convert(u + v[0]);
-      })
-      .Case<arith::SIToFPOp>([&](auto) -> S {
-        bool boolean = op.getOperand(0).getType().isInteger(1);
-        return convert(boolean ? "(" + v[0] + " ? -1 : 0)" : v[0]);
-      })
-      .Case<arith::ExtFOp, arith::FPToSIOp, arith::IndexCastOp>(
-          [&](auto) { return cast(); })
-      .Case([&](arith::TruncFOp) -> S {
-        return isa<Float8E5M2Type>(type) ? "toE5M2(" + v[0] + ")" : cast();
-      })
-      .Case([&](arith::BitcastOp bitcast) -> S {
-        Type from = bitcast.getIn().getType();
-        if (from.isF32() && type.isInteger(32))
-          return "__float_as_int(" + v[0] + ")";
-        if (from.isInteger(32) && type.isF32())
-          return "__int_as_float(" + v[0] + ")";
-        return "";
-      })
-      .Default([](Operation *) { return S(); });
+      .Default([&](Operation *) { return conversion(op, v[0]); });
 }
 
 /// In 32 bits, of which a row's number is narrowed once: whether a column is

@@ -479,6 +479,19 @@ TEST_F(Fusion, EveryOpHasCode) {
   EXPECT_EQ(missing, "");
 }
 
+/// A function of these arguments, ops and results.
+std::string
+functionText(const std::string &arguments, const std::string &body,
+             const std::vector<std::pair<std::string, std::string>> &results) {
+  std::string names, types;
+  for (auto &[name, type] : results) {
+    names += (names.empty() ? "" : ", ") + name;
+    types += (types.empty() ? "" : ", ") + type;
+  }
+  return "func.func @f(" + arguments + ") -> (" + types + ") {\n" + body +
+         "  return " + names + " : " + types + "\n}\n";
+}
+
 /// A random graph over rows and columns: element-wise and row-wise ops,
 /// reductions both ways, values used by several, some of them results.
 std::string randomFunction(std::mt19937_64 &random, int64_t rows,
@@ -511,8 +524,7 @@ std::string randomFunction(std::mt19937_64 &random, int64_t rows,
     return list[pick(list.size())];
   };
   // Bounded: the functions that follow keep values near 1.
-  int64_t ops = 5 + pick(20);
-  for (int64_t i = 0; i < ops; ++i) {
+  for (int64_t left = 5 + pick(20); left > 0; --left) {
     switch (pick(13)) {
     case 0:
       emit("add " + any(elements) + ", " + any(elements) + " : (" + E + ", " +
@@ -599,14 +611,9 @@ std::string randomFunction(std::mt19937_64 &random, int64_t rows,
     }
   }
   results.push_back({elements.back(), E});
-  std::string names, types;
-  for (auto &[name, type] : results) {
-    names += (names.empty() ? "" : ", ") + name;
-    types += (types.empty() ? "" : ", ") + type;
-  }
-  return "func.func @f(%x: " + E + ", %y: " + E + ", %r: " + R + ", %c: " + C +
-         ", %rng: tensor<2xi64>) -> (" + types + ") {\n" + body + "  return " +
-         names + " : " + types + "\n}\n";
+  return functionText("%x: " + E + ", %y: " + E + ", %r: " + R + ", %c: " + C +
+                          ", %rng: tensor<2xi64>",
+                      body, results);
 }
 
 TEST_F(Fusion, RandomGraphs) {

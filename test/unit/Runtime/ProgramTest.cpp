@@ -14,35 +14,8 @@ using namespace cleave::runtime;
 
 namespace {
 
-/// A program that uses each kind of command.
-Program sample() {
-  Program program;
-  program.cpu = "znver5";
-  program.vectorBits = 512;
-  program.threads = 2;
-  program.microBatches = 2;
-  program.arenaBytes = 1 << 16;
-  program.metadata = "{\"optimizer\": \"sgd \\u00e9\"}";
-  Tensor weight;
-  weight.name = "weight";
-  weight.role = Role::Parameter;
-  weight.dtype = DType::F32;
-  weight.shape = {4, 8};
-  weight.frameworkShape = {32};
-  weight.aliases = {"tied"};
-  program.tensors.push_back(weight);
-  Tensor ids;
-  ids.name = "ids";
-  ids.role = Role::Input;
-  ids.dtype = DType::I64;
-  ids.shape = {2, 3};
-  ids.offset = 128;
-  ids.batchDim = 0;
-  ids.upperBound = 50257;
-  ids.hasIgnoreIndex = true;
-  ids.ignoreIndex = -100;
-  program.tensors.push_back(ids);
-
+/// A part that has each kind of command.
+Part samplePart() {
   Part part;
   part.name = "forward";
   part.scheduled = {"1F*", "forward", 1};
@@ -148,7 +121,39 @@ Program sample() {
   c.kind = CommandKind::TopK;
   c.topK = {{0, 0}, {1, 0}, {1, 64}, 2, 10, 3, {3, 0}};
   part.commands.push_back(c);
-  program.parts.push_back(part);
+  return part;
+}
+
+/// A program that uses each kind of command.
+Program sample() {
+  Program program;
+  program.cpu = "znver5";
+  program.vectorBits = 512;
+  program.threads = 2;
+  program.microBatches = 2;
+  program.arenaBytes = 1 << 16;
+  program.metadata = "{\"optimizer\": \"sgd \\u00e9\"}";
+  Tensor weight;
+  weight.name = "weight";
+  weight.role = Role::Parameter;
+  weight.dtype = DType::F32;
+  weight.shape = {4, 8};
+  weight.frameworkShape = {32};
+  weight.aliases = {"tied"};
+  program.tensors.push_back(weight);
+  Tensor ids;
+  ids.name = "ids";
+  ids.role = Role::Input;
+  ids.dtype = DType::I64;
+  ids.shape = {2, 3};
+  ids.offset = 128;
+  ids.batchDim = 0;
+  ids.upperBound = 50257;
+  ids.hasIgnoreIndex = true;
+  ids.ignoreIndex = -100;
+  program.tensors.push_back(ids);
+
+  program.parts.push_back(samplePart());
   program.mesh = {{"mb", 2, true}, {"dp", 2, false}, {"tp", 4, false}};
   program.tensors[0].sharding = {{{2, 1, 2}}, {{1, 1, 2}}};
   program.deviceConstants = {{512, {{3, {{{{1, 1, 2}}, 5}}}, {4, {}}}}};
@@ -248,13 +253,21 @@ TEST(Program, ConditionsOfParts) {
       "in which ranks must not wait for each other");
 }
 
+/// Expects the words `part` in the message on the sample after `change`.
+template <class Change> void expect(Change change, const char *part) {
+  Program program = sample();
+  change(program);
+  EXPECT_NE(messageOf(program).find(part), std::string::npos)
+      << messageOf(program) << "\nwithout: " << part;
+}
+
+/// The same of a command of its part.
+template <class Change>
+void command(int index, Change change, const char *part) {
+  expect([&](Program &p) { change(p.parts[0].commands[index]); }, part);
+}
+
 TEST(Program, ValidationSaysWhatIsWrong) {
-  auto expect = [](auto change, const char *part) {
-    Program program = sample();
-    change(program);
-    EXPECT_NE(messageOf(program).find(part), std::string::npos)
-        << messageOf(program) << "\nwithout: " << part;
-  };
   expect([](Program &p) { p.version = 1; }, "version 1");
   expect([](Program &p) { p.tensors[0].offset = 1 << 20; },
          "do not fit the arena");
@@ -285,9 +298,9 @@ TEST(Program, ValidationSaysWhatIsWrong) {
          "micro-batch 2 does not exist");
   expect([](Program &p) { p.entries["train"].inputs[0] = 9; },
          "names tensor 9");
-  auto command = [&](int index, auto change, const char *part) {
-    expect([&](Program &p) { change(p.parts[0].commands[index]); }, part);
-  };
+}
+
+TEST(Program, ValidationSaysWhatIsWrongInCommands) {
   command(
       0, [](Command &c) { c.kernel.args[0].buffer = 4; },
       "names buffer 4, but the part has 4");
@@ -338,8 +351,9 @@ TEST(Program, ValidationSaysWhatIsWrong) {
   command(4, [](Command &c) { c.copy.sizes = {2000, 3}; }, "'dst' needs");
   command(5, [](Command &c) { c.fill.bytes = 63; }, "multiple");
   command(6, [](Command &c) { c.check.flag.offset = 16; }, "'flag' needs 1");
+}
 
-  // Meshes, parts of tensors, collectives.
+TEST(Program, ValidationSaysWhatIsWrongOnMeshes) {
   expect([](Program &p) { p.mesh[1].size = 0; }, "axis 'dp' of the mesh");
   expect([](Program &p) { p.mesh[1].name = "tp"; }, "two axes 'tp'");
   expect([](Program &p) { p.mesh[0].size = 3; },

@@ -92,6 +92,8 @@ private:
     Doubles roundings = {};
   };
 
+  void chooseSizes(Random &random, int64_t largestSize);
+  int64_t broadcast(Random &random, int64_t (&strides)[4]) const;
   HeadView view(Random &random, int64_t heads, int64_t positions,
                 int64_t channels, bool output);
   std::vector<int64_t> pieces(Random &random, int64_t size) const;
@@ -104,6 +106,10 @@ private:
     return place(c.keyStarts, c.keyPieces, 3, c.keys, j);
   }
   AttentionPointers pointers(Memory &memory) const;
+  double score(const AttentionPointers &p, int64_t b, int64_t h, int64_t i,
+               int64_t j);
+  double kept(const AttentionPointers &p, const philox::Stream &stream,
+              int64_t b, int64_t h, int64_t i, int64_t j);
 
   Result o, dQ, dK, dV, dBias;
   Doubles lse;
@@ -165,9 +171,7 @@ int64_t Attention::place(const Ref &starts, int64_t piecesOf, int dim,
   return memory.as<int64_t>(starts)[i / piece] + first + i % piece;
 }
 
-Attention::Attention(Random &random, int64_t largestSize, bool special,
-                     DType heads)
-    : headType(heads) {
+void Attention::chooseSizes(Random &random, int64_t largestSize) {
   c.batch = random.pick(1, 2);
   c.kvHeads = random.pick(1, 2);
   c.heads = c.kvHeads * random.pick(1, c.kvHeads == 1 ? 3 : 2);
@@ -191,7 +195,30 @@ Attention::Attention(Random &random, int64_t largestSize, bool special,
     c.queries = 0;
   else if (random.chance(25))
     c.keys = 0;
+}
 
+/// Strides of a bias or a mask, dense but for gaps, that repeats some
+/// dimensions. Returns its elements.
+int64_t Attention::broadcast(Random &random, int64_t (&strides)[4]) const {
+  int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
+  bool queries = !random.chance(3);
+  if (queries)
+    sizes[3] /= c.blocks;
+  for (int d = 3; d >= 0; --d) {
+    bool has = d == 2 ? queries : !random.chance(d == 3 ? 4 : 2);
+    strides[d] = has ? step : 0;
+    if (strides[d]) {
+      step *= std::max<int64_t>(1, sizes[d]);
+      step += random.chance(3) ? random.pick(1, 5) : 0;
+    }
+  }
+  return step;
+}
+
+Attention::Attention(Random &random, int64_t largestSize, bool special,
+                     DType heads)
+    : headType(heads) {
+  chooseSizes(random, largestSize);
   std::vector<int64_t> origin(4);
   if (random.chance(2)) {
     origin = {random.pick(0, 5), random.pick(0, 3), random.pick(0, 20),
@@ -216,24 +243,9 @@ Attention::Attention(Random &random, int64_t largestSize, bool special,
   for (int64_t j = 0; j < c.keys; ++j)
     c.globalKeys = std::max(c.globalKeys, keyPlace(j) + 1);
 
-  auto broadcast = [&](int64_t (&strides)[4]) {
-    int64_t sizes[4] = {c.batch, c.heads, c.queries, c.keys}, step = 1;
-    bool queries = !random.chance(3);
-    if (queries)
-      sizes[3] /= c.blocks;
-    for (int d = 3; d >= 0; --d) {
-      bool has = d == 2 ? queries : !random.chance(d == 3 ? 4 : 2);
-      strides[d] = has ? step : 0;
-      if (strides[d]) {
-        step *= std::max<int64_t>(1, sizes[d]);
-        step += random.chance(3) ? random.pick(1, 5) : 0;
-      }
-    }
-    return step;
-  };
   if (special || random.chance(2)) {
-    std::vector<float> bias =
-        random.floats(broadcast(c.biasStrides), random.chance(5) ? 8.0f : 0.5f);
+    std::vector<float> bias = random.floats(broadcast(random, c.biasStrides),
+                                            random.chance(5) ? 8.0f : 0.5f);
     // Many hidden keys, and rows without any other.
     if (random.chance(2))
       for (size_t i = 0; i < bias.size(); ++i)
@@ -250,7 +262,7 @@ Attention::Attention(Random &random, int64_t largestSize, bool special,
     c.bias = memory.add(bias, 4);
   }
   if (random.chance(3)) {
-    std::vector<char> mask(size_t(broadcast(c.maskStrides)));
+    std::vector<char> mask(size_t(broadcast(random, c.maskStrides)));
     for (size_t i = 0; i < mask.size(); ++i)
       mask[i] = random.chance(4) || i / 50 % 5 == 1 ? 0 : 1;
     c.mask = memory.add(mask, 1);
@@ -347,6 +359,54 @@ void Attention::runProcessor(Memory &memory, bool backward) const {
   (backward ? attentionBackward : attentionForward)(c, p, team);
 }
 
+/// The score of a query and a key, -infinity if the key is hidden.
+double Attention::score(const AttentionPointers &p, int64_t b, int64_t h,
+                        int64_t i, int64_t j) {
+  int64_t g = h / (c.heads / c.kvHeads);
+  int64_t block = i / (c.queries / c.blocks);
+  auto in = [](const HeadView &w, int64_t b, int64_t h, int64_t i) {
+    return b * w.strideBatch + h * w.strideHead + i * w.stridePosition;
+  };
+  auto extra = [&](const int64_t (&strides)[4], int64_t j) {
+    int64_t key = strides[2] ? j - block * (c.keys / c.blocks) : j;
+    return b * strides[0] + h * strides[1] + i * strides[2] + key * strides[3];
+  };
+  double x = 0;
+  for (int64_t d = 0; d < c.headSize; ++d)
+    x += double(p.q[in(c.q, b, h, i) + d]) * p.k[in(c.k, b, g, j) + d];
+  x *= c.scale;
+  int64_t diagonal = queryPlace(i) + c.globalKeys - c.globalQueries;
+  bool hidden = block != j / (c.keys / c.blocks) ||
+                (c.causal && keyPlace(j) > diagonal) ||
+                (c.window > 0 && keyPlace(j) <= diagonal - c.window);
+  if (p.mask && !hidden)
+    hidden = !p.mask[extra(c.maskStrides, j)];
+  if (p.querySegments)
+    hidden |=
+        p.querySegments[b * c.queries + i] != p.keySegments[b * c.keys + j];
+  if (p.bias && !hidden)
+    x += p.bias[extra(c.biasStrides, j)];
+  return hidden ? -INFINITY : x;
+}
+
+/// By what dropout scales the weight of a key.
+double Attention::kept(const AttentionPointers &p, const philox::Stream &stream,
+                       int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (c.dropout <= 0)
+    return 1.0;
+  int64_t paddedKeys = (c.globalKeys + 63) / 64 * 64;
+  int64_t zero[4] = {}, *origin = zero;
+  if (p.origin)
+    origin = const_cast<int64_t *>(p.origin);
+  auto e = uint64_t(origin[0] + b);
+  e = e * uint64_t(c.globalHeads) + uint64_t(origin[1] + h);
+  e = e * uint64_t(c.globalQueries) + uint64_t(queryPlace(i));
+  e = e * uint64_t(paddedKeys) + uint64_t(keyPlace(j));
+  return philox::draw(stream, e) >= philox::threshold(c.dropout)
+             ? double(philox::keepScale(c.dropout))
+             : 0.0;
+}
+
 /// Values of the forward pass alone if `onto`: gradients are then those of the
 /// scores of these keys, given the sums over all.
 void Attention::reference(Memory &memory) {
@@ -369,7 +429,6 @@ void Attention::reference(Memory &memory) {
   auto out = [](const Result &r, int64_t b, int64_t h, int64_t i) {
     return size_t(((b * r.heads + h) * r.positions + i) * r.channels);
   };
-  int64_t paddedKeys = (c.globalKeys + 63) / 64 * 64;
   philox::Stream stream;
   if (p.rng)
     stream = {uint64_t(p.rng[0]), uint32_t(c.dropoutId), uint32_t(p.rng[1])};
@@ -381,42 +440,10 @@ void Attention::reference(Memory &memory) {
         Doubles s(size_t(c.keys)), keep(size_t(c.keys), 1.0),
             dp(size_t(c.keys));
         double max = -INFINITY, total = 0;
-        auto extra = [&](const int64_t (&strides)[4], int64_t j) {
-          int64_t key = strides[2] ? j - block * (c.keys / c.blocks) : j;
-          return b * strides[0] + h * strides[1] + i * strides[2] +
-                 key * strides[3];
-        };
         for (int64_t j = 0; j < c.keys; ++j) {
-          double x = 0;
-          for (int64_t d = 0; d < c.headSize; ++d)
-            x += double(p.q[in(c.q, b, h, i) + d]) * p.k[in(c.k, b, g, j) + d];
-          x *= c.scale;
-          int64_t diagonal = queryPlace(i) + c.globalKeys - c.globalQueries;
-          bool hidden = block != j / (c.keys / c.blocks) ||
-                        (c.causal && keyPlace(j) > diagonal) ||
-                        (c.window > 0 && keyPlace(j) <= diagonal - c.window);
-          if (p.mask && !hidden)
-            hidden = !p.mask[extra(c.maskStrides, j)];
-          if (p.querySegments)
-            hidden |= p.querySegments[b * c.queries + i] !=
-                      p.keySegments[b * c.keys + j];
-          if (p.bias && !hidden)
-            x += p.bias[extra(c.biasStrides, j)];
-          s[size_t(j)] = hidden ? -INFINITY : x;
+          s[size_t(j)] = score(p, b, h, i, j);
           max = std::max(max, s[size_t(j)]);
-          if (c.dropout > 0) {
-            int64_t zero[4] = {}, *origin = zero;
-            if (p.origin)
-              origin = const_cast<int64_t *>(p.origin);
-            auto e = uint64_t(origin[0] + b);
-            e = e * uint64_t(c.globalHeads) + uint64_t(origin[1] + h);
-            e = e * uint64_t(c.globalQueries) + uint64_t(queryPlace(i));
-            e = e * uint64_t(paddedKeys) + uint64_t(keyPlace(j));
-            keep[size_t(j)] =
-                philox::draw(stream, e) >= philox::threshold(c.dropout)
-                    ? double(philox::keepScale(c.dropout))
-                    : 0.0;
-          }
+          keep[size_t(j)] = kept(p, stream, b, h, i, j);
         }
         int64_t row = (b * c.heads + h) * c.queries + i;
         double before = -INFINITY;

@@ -3,7 +3,7 @@
 # functions that generated kernels begin with.
 set -e
 cd "$(dirname "$0")"
-sed -n '/^  return R"(\/\/ Compile/,/^)";/{s/^  return R"(//;/^)";/d;p}' \
+sed -n '/R"(\/\/ Compile/,/^)";/{s/^.*R"(//;/^)";/d;p}' \
   ../DeviceFunctions.cpp
 cat ../../../../include/cleave/Executable/Cuda/KernelArguments.h \
   Copy.cu Fill.cu Check.cu Reduce.cu ScatterAdd.cu TopK.cu Orthonormalize.cu \

@@ -157,10 +157,9 @@ static std::string nameOfScratch(Operation *op) {
          (line.empty() ? line : " at " + line);
 }
 
-void ProgramMemory::packBuffers(Packings &packings) {
-  markSaved();
+std::vector<int64_t> ProgramMemory::startActions(int64_t &time) {
   // Time counts the commands of representative actions.
-  int64_t time = 0;
+  time = 0;
   std::vector<int64_t> length;
   for (auto [a, run] : llvm::enumerate(runs)) {
     const PartMemory &memory = parts.memories[run.getCallee()];
@@ -171,14 +170,11 @@ void ProgramMemory::packBuffers(Packings &packings) {
     if (repeats.representative[a] == a)
       time += length.back();
   }
+  return length;
+}
 
-  /// Where the values of the entry are used.
-  struct Touch {
-    unsigned repetition;
-    std::pair<unsigned, unsigned> region;
-    bool repeats;
-  };
-  DenseMap<unsigned, SmallVector<Touch, 2>> touches;
+ProgramMemory::Touches ProgramMemory::touchBuffers() {
+  Touches touches;
   auto touch = [&](Value value, unsigned a, int64_t first, int64_t last) {
     unsigned root = leader(value);
     ProgramBuffer &buffer = buffers[root];
@@ -213,9 +209,63 @@ void ProgramMemory::packBuffers(Packings &packings) {
       }
     }
   }
+  return touches;
+}
+
+void ProgramMemory::spanRepetitions(ArrayRef<unsigned> roots,
+                                    const DenseMap<unsigned, unsigned> &sameAs,
+                                    Touches &touches, ArrayRef<int64_t> length,
+                                    int64_t time) {
+  for (unsigned root : roots) {
+    if (sameAs.contains(root))
+      continue;
+    ProgramBuffer &buffer = buffers[root];
+    // A value used in more than one repetition, or outside, is live during all
+    // of them.
+    SmallVector<Touch, 2> &seen = touches[root];
+    if (seen.size() > 1)
+      for (const Touch &t : seen) {
+        if (!t.repeats)
+          continue;
+        unsigned last = t.region.second;
+        buffer.life.begin = std::min(buffer.life.begin, start[t.region.first]);
+        buffer.life.end =
+            std::max(buffer.life.end, start[last] + length[last] - 1);
+      }
+    if (buffer.returned)
+      buffer.life.end = time;
+    buffer.life.bytes = buffer.bytes;
+  }
+}
+
+std::vector<std::pair<unsigned, unsigned>> ProgramMemory::addInternal() {
+  std::vector<std::pair<unsigned, unsigned>> owners;
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    if (repeats.representative[a] != a)
+      continue;
+    const PartMemory &memory = parts.memories[run.getCallee()];
+    internal[a].assign(memory.buffers.size(), -1);
+    for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
+      if (!buffer.isInternal() || buffer.first < 0)
+        continue;
+      intervals.push_back(
+          {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
+      owners.push_back({a, b});
+      items.push_back({buffer.bytes, kindOf(buffer),
+                       buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
+                                        : nameOf(buffer.value)});
+    }
+  }
+  return owners;
+}
+
+void ProgramMemory::packBuffers(Packings &packings) {
+  markSaved();
+  int64_t time;
+  std::vector<int64_t> length = startActions(time);
+  Touches touches = touchBuffers();
 
   internal.resize(runs.size());
-  std::vector<std::pair<unsigned, unsigned>> owners; // (action, buffer)
   std::vector<unsigned> roots;
   for (auto &[root, buffer] : buffers) {
     if (buffer.fixed >= 0 || buffer.life.begin < 0)
@@ -237,26 +287,7 @@ void ProgramMemory::packBuffers(Packings &packings) {
     life.begin = std::min(life.begin, buffers[root].life.begin);
     life.end = std::max(life.end, buffers[root].life.end);
   }
-  for (unsigned root : roots) {
-    if (sameAs.contains(root))
-      continue;
-    ProgramBuffer &buffer = buffers[root];
-    // A value used in more than one repetition, or outside, is live during all
-    // of them.
-    SmallVector<Touch, 2> &seen = touches[root];
-    if (seen.size() > 1)
-      for (const Touch &t : seen) {
-        if (!t.repeats)
-          continue;
-        unsigned last = t.region.second;
-        buffer.life.begin = std::min(buffer.life.begin, start[t.region.first]);
-        buffer.life.end =
-            std::max(buffer.life.end, start[last] + length[last] - 1);
-      }
-    if (buffer.returned)
-      buffer.life.end = time;
-    buffer.life.bytes = buffer.bytes;
-  }
+  spanRepetitions(roots, sameAs, touches, length, time);
   settleSlots();
   std::vector<unsigned> packedRoots, tierRoots;
   std::vector<Interval> tierIntervals;
@@ -285,22 +316,7 @@ void ProgramMemory::packBuffers(Packings &packings) {
     intervals.push_back(buffer.life);
     items.push_back({buffer.bytes, kindOf(buffer), nameOf(buffer.value)});
   }
-  for (auto [a, run] : llvm::enumerate(runs)) {
-    if (repeats.representative[a] != a)
-      continue;
-    const PartMemory &memory = parts.memories[run.getCallee()];
-    internal[a].assign(memory.buffers.size(), -1);
-    for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
-      if (!buffer.isInternal() || buffer.first < 0)
-        continue;
-      intervals.push_back(
-          {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
-      owners.push_back({a, b});
-      items.push_back({buffer.bytes, kindOf(buffer),
-                       buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
-                                        : nameOf(buffer.value)});
-    }
-  }
+  std::vector<std::pair<unsigned, unsigned>> owners = addInternal();
   packing = packings.pack(intervals);
   tierPacking = packings.pack(tierIntervals);
   for (auto [i, root] : llvm::enumerate(tierRoots))

@@ -102,6 +102,27 @@ private:
   unsigned leader(mlir::Value value);
   /// The type of `value` and the source line where it is computed.
   std::string nameOf(mlir::Value value) const;
+  /// A use of a value of the entry.
+  struct Touch {
+    unsigned repetition;
+    std::pair<unsigned, unsigned> region;
+    bool repeats;
+  };
+  /// By the leader of a buffer.
+  using Touches = llvm::DenseMap<unsigned, llvm::SmallVector<Touch, 2>>;
+  /// Gives each action the time at which it starts; returns their lengths, and
+  /// the end as `time`.
+  std::vector<int64_t> startActions(int64_t &time);
+  /// Finds where buffers are used, and so how long they live.
+  Touches touchBuffers();
+  /// Lets the lives of `roots` span the repetitions that use them.
+  void spanRepetitions(llvm::ArrayRef<unsigned> roots,
+                       const llvm::DenseMap<unsigned, unsigned> &sameAs,
+                       Touches &touches, llvm::ArrayRef<int64_t> length,
+                       int64_t time);
+  /// Adds the buffers that only one action uses; returns their actions and
+  /// numbers.
+  std::vector<std::pair<unsigned, unsigned>> addInternal();
   /// Sets `saved` and `communicated` of all buffers.
   void markSaved();
   int64_t address(mlir::Value value, int64_t base, int64_t tierBase);

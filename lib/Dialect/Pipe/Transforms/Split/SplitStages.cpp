@@ -171,10 +171,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     return error << "or " << choices.back().first << ", got '" << text << "'";
   }
 
-  LogicalResult split() {
-    spmd::MeshOp mesh = spmd::findMesh(getOperation());
-    if (!mesh)
-      return getOperation().emitError("has no spmd.mesh");
+  FailureOr<int64_t> countStages(spmd::MeshOp mesh) {
     if (chunks < 1)
       return getOperation().emitError("chunks must be positive, got ")
              << chunks.getValue();
@@ -200,6 +197,17 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
                                               {{"auto", Fusion::Auto},
                                                {"none", Fusion::None},
                                                {"backward", Fusion::Backward}});
+    return count;
+  }
+
+  LogicalResult split() {
+    spmd::MeshOp mesh = spmd::findMesh(getOperation());
+    if (!mesh)
+      return getOperation().emitError("has no spmd.mesh");
+    FailureOr<int64_t> stageCount = countStages(mesh);
+    if (failed(stageCount))
+      return failure();
+    int64_t count = *stageCount;
     FailureOr<Slices> sliced = choose<Slices>(
         "slices", slices,
         {{"auto", Slices::Auto}, {"on", Slices::On}, {"off", Slices::Off}});
