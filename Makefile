@@ -111,6 +111,7 @@ examples: build
 
 docs: build
 	$(BUILD)/bin/cleave-status > docs/Status.md
+	$(BUILD)/bin/cleave-status --attributes > docs/Attributes.md
 	$(VENV) scripts/write_options.py > docs/Options.md.new
 	mv docs/Options.md.new docs/Options.md
 	$(VENV) scripts/write_groups.py > docs/groups.py.new

@@ -285,6 +285,36 @@ def test_names_are_unique():
         assert len(rest) <= 1, rest
 
 
+#: An attribute's constant and its name.
+ATTRIBUTE = re.compile(r'StringLiteral\s+(k\w*Attr)\s*=\s*"([^"]*)"')
+
+
+def wrong_attributes(texts, known):
+    """Lines that say which constant has no prefix of a dialect, or no row in the dialect's table."""
+    for relative, text in texts:
+        for constant, name in ATTRIBUTE.findall(text):
+            if not re.fullmatch(r"(graph|spmd|pipe|exec)\.\w+", name):
+                yield f"{relative}: {constant} is '{name}', which has no prefix of a dialect"
+            elif name not in known:
+                yield f"{relative}: {constant}, '{name}', is in no table (lib/Dialect/*/IR/*Attributes.cpp)"
+
+
+def test_attributes_are_in_the_tables():
+    known = set(re.findall(r"^\| `(\w+\.\w+)`", (ROOT / "docs" / "Attributes.md").read_text(), re.MULTILINE))
+    texts = [(relative, text) for _, relative, text in sources()]
+    named = {name for _, text in texts for _, name in ATTRIBUTE.findall(text)}
+    assert len(named) > 80
+    assert not list(wrong_attributes(texts, known))
+    # And the table has no row that no constant names.
+    assert not known - named
+
+
+def test_a_wrong_attribute_is_found():
+    bad = [("a.h", 'inline constexpr llvm::StringLiteral kTwinAttr = "twin";'),
+           ("b.h", 'inline constexpr llvm::StringLiteral kTwinAttr =\n    "graph.twin";')]
+    assert len(list(wrong_attributes(bad, {"graph.other"}))) == 2
+
+
 #: The functions of more than 120 lines, and their lines. Nothing is added here, and none grows.
 LONG_FUNCTIONS = {
     "lib/Planning/PredictStep.cpp cleave::predictStep": 163,

@@ -7,15 +7,18 @@
 
 ///
 /// \file
-/// Writes docs/Status.md from the interfaces of the registered ops. Every op
-/// must be complete: with `--check FILE`, the program fails if an op lacks
-/// something, or if the file is out of date.
+/// Writes docs/Status.md from the interfaces of the registered ops, and
+/// docs/Attributes.md from the tables of the dialects. Every op must be
+/// complete: with `--check FILE`, the program fails if an op lacks something,
+/// or if the file is out of date.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Conversion/GraphToExec/SelectKernels.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
+#include "cleave/Dialect/Graph/IR/AttributeTable.h"
+#include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"
@@ -102,18 +105,14 @@ std::vector<Column> makeColumns(MLIRContext *context) {
 llvm::cl::opt<std::string>
     check("check", llvm::cl::value_desc("file"),
           llvm::cl::desc("Fail unless this file is the status, and complete"));
+llvm::cl::opt<bool>
+    attributes("attributes",
+               llvm::cl::desc("The attributes of the dialects instead of ops"));
 } // namespace
 
-int main(int argc, char **argv) {
-  printVersionOf("cleave-status");
-  llvm::cl::ParseCommandLineOptions(argc, argv,
-                                    "Cleave: what each graph op can do\n");
-  DialectRegistry registry;
-  registerAllDialects(registry);
-  MLIRContext context(registry);
-  context.loadAllAvailableDialects();
+/// The page of the ops. Sets `complete` where no op lacks anything.
+static std::string opsPage(MLIRContext &context, bool &complete) {
   std::vector<Column> columns = makeColumns(&context);
-
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "# Status of the graph ops\n\n"
@@ -129,7 +128,7 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < columns.size(); ++i)
     os << "---|";
   os << "\n";
-  bool complete = true;
+  complete = true;
   auto registered = context.getRegisteredOperationsByDialect("graph");
   std::vector<RegisteredOperationName> names(registered.begin(),
                                              registered.end());
@@ -151,7 +150,48 @@ int main(int argc, char **argv) {
     }
     os << "\n";
   }
+  return text;
+}
 
+/// The page of the attributes of the dialects.
+static std::string attributesPage() {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << "# Attributes\n\nWritten by `cleave-status --attributes` from the "
+        "tables of the dialects\n(`lib/Dialect/*/IR/*Attributes.cpp`); a test "
+        "fails when it is out of date. These\nare the attributes on ops, and "
+        "on "
+        "arguments and results of functions, besides\nthose that an op itself "
+        "declares. A dialect refuses other names with its prefix,\nanother "
+        "form "
+        "of value, and a value that is not as said here.\n";
+  for (auto [dialect, rows] : {std::pair("graph", graph::attributeTable()),
+                               std::pair("spmd", spmd::attributeTable()),
+                               std::pair("pipe", pipe::attributeTable()),
+                               std::pair("exec", exec::attributeTable())}) {
+    os << "\n## " << dialect
+       << "\n\n| attribute | on | form | value | meaning "
+          "|\n|---|---|---|---|---|"
+          "\n";
+    for (const graph::AttributeRow &row : rows)
+      os << "| `" << row.name << "` | "
+         << graph::attributeHolderNames(row.holders) << " | "
+         << graph::attributeFormName(row.form) << " | " << row.expected << " | "
+         << row.meaning << " |\n";
+  }
+  return text;
+}
+
+int main(int argc, char **argv) {
+  printVersionOf("cleave-status");
+  llvm::cl::ParseCommandLineOptions(argc, argv,
+                                    "Cleave: what each graph op can do\n");
+  DialectRegistry registry;
+  registerAllDialects(registry);
+  MLIRContext context(registry);
+  context.loadAllAvailableDialects();
+  bool complete = true;
+  std::string text = attributes ? attributesPage() : opsPage(context, complete);
   if (check.empty()) {
     llvm::outs() << text;
     return complete ? 0 : 1;
@@ -164,8 +204,9 @@ int main(int argc, char **argv) {
   }
   if ((*file)->getBuffer() != text) {
     llvm::errs() << "error: " << check
-                 << " is out of date: write it anew with `cleave-status > "
-                 << check << "`\n";
+                 << " is out of date: write it anew with `cleave-status "
+                 << (attributes ? "--attributes " : "") << "> " << check
+                 << "`\n";
     return 1;
   }
   return complete ? 0 : 1;

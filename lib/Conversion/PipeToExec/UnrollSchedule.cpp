@@ -8,6 +8,7 @@
 #include "IndexBounds.h"
 #include "Unroller.h"
 #include "cleave/Conversion/Passes.h"
+#include "cleave/Dialect/Graph/IR/Clones.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
@@ -385,6 +386,7 @@ struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
         return signalPassFailure();
     for (auto program :
          llvm::make_early_inc_range(getOperation().getOps<pipe::ProgramOp>()))
+    graph::renameOldCloneAttrs(getOperation());
       if (failed(Positions(program, symbols, writeOut).run()))
         return signalPassFailure();
   }

@@ -5,7 +5,7 @@
 // that is computed in f32 reads what is rounded for others only where forward
 // has rounded it anyway.
 
-// BAD: graph.precision is "f8"; it must be "f32" or "16bit"
+// BAD: attribute 'graph.precision' must be f32 or 16bit
 
 func.func @loss(%w: tensor<8x8xf32> {graph.name = "w", graph.role = "parameter"},
                 %u: tensor<8x8xf32> {graph.name = "u", graph.role = "parameter"},

@@ -14,14 +14,14 @@ pipe.program @p() attributes {micro_batches = 1000000000000 : i64} {
 
 // -----
 
-// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, got 1000000000 : i64}}
+// expected-error @+1 {{attribute 'pipe.stages' must be a number from 1 to 4096}}
 pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = 1000000000 : i64} {
   pipe.return
 }
 
 // -----
 
-// expected-error @+1 {{pipe.stages must be a number from 1 to 4096, got -5 : i64}}
+// expected-error @+1 {{attribute 'pipe.stages' must be a number from 1 to 4096}}
 pipe.program @p() attributes {micro_batches = 1 : i64, pipe.stages = -5 : i64} {
   pipe.return
 }

@@ -156,14 +156,14 @@ func.func @whole(%x: tensor<4x8xf32>, %y: tensor<4x8xf32>, %w: tensor<8x8xf32>)
 // a number of its own.
 // CHECK-LABEL: func.func @twins(
 func.func @twins(%x: tensor<4x4x8xf32>, %y: tensor<4x4x8xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8x6xf32>, tensor<4x8x6xf32>) {
-  // CHECK: graph.linear {{.*}} {twin = 4 : i64}
-  // CHECK: graph.linear {{.*}} {twin = 5 : i64}
-  // CHECK: graph.linear {{.*}} {clone, twin = 4 : i64}
-  // CHECK: graph.linear {{.*}} {clone, twin = 5 : i64}
+  // CHECK: graph.linear {{.*}} {graph.twin = 4 : i64}
+  // CHECK: graph.linear {{.*}} {graph.twin = 5 : i64}
+  // CHECK: graph.linear {{.*}} {graph.clone, graph.twin = 4 : i64}
+  // CHECK: graph.linear {{.*}} {graph.clone, graph.twin = 5 : i64}
   %g = spmd.all_gather %x by <@mesh, [{}, {"tp"}, {}]> : tensor<4x4x8xf32> -> tensor<4x8x8xf32>
-  %0 = graph.linear %g, %w {twin = 3 : i64} : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
+  %0 = graph.linear %g, %w {graph.twin = 3 : i64} : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
   %h = spmd.all_gather %y by <@mesh, [{}, {"tp"}, {}]> : tensor<4x4x8xf32> -> tensor<4x8x8xf32>
-  %1 = graph.linear %h, %w {clone, twin = 3 : i64} : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
+  %1 = graph.linear %h, %w {graph.clone, graph.twin = 3 : i64} : (tensor<4x8x8xf32>, tensor<6x8xf32>) -> tensor<4x8x6xf32>
   return %0, %1 : tensor<4x8x6xf32>, tensor<4x8x6xf32>
 }
 

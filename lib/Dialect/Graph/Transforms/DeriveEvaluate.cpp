@@ -19,10 +19,6 @@ using namespace cleave::graph;
 
 namespace {
 
-/// Of a module: why the model has no loss in evaluation mode, as text. There is
-/// no '@evaluate' then, and none is derived.
-constexpr llvm::StringLiteral kUnevaluatedAttr = "graph.unevaluated";
-
 struct DeriveEvaluate final
     : cleave::graph::impl::DeriveEvaluateBase<DeriveEvaluate> {
   using DeriveEvaluateBase::DeriveEvaluateBase;

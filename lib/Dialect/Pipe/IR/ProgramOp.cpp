@@ -34,9 +34,8 @@ void ProgramOp::print(OpAsmPrinter &printer) {
   printFunctionLike(printer, *this);
 }
 
-/// Bounds above any real program, so that lists of them fit into memory.
+/// A bound above any real program, so that lists of them fit into memory.
 static constexpr int64_t kMostMicroBatches = 1 << 20;
-static constexpr int64_t kMostStages = 1 << 12;
 
 /// Each argument that is updated takes a result of its own: one value has one
 /// place.
@@ -64,13 +63,6 @@ LogicalResult ProgramOp::verify() {
   if (getMicroBatches() > kMostMicroBatches)
     return emitOpError("micro_batches must not be more than ")
            << kMostMicroBatches;
-  if (Attribute stages = (*this)->getAttr(kStagesAttr)) {
-    auto count = dyn_cast<IntegerAttr>(stages);
-    if (!count || !count.getType().isSignlessInteger(64) ||
-        count.getInt() < 1 || count.getInt() > kMostStages)
-      return emitOpError(kStagesAttr) << " must be a number from 1 to "
-                                      << kMostStages << ", got " << stages;
-  }
   if (std::optional<StringRef> text = getSchedule()) {
     std::string error;
     if (!Schedule::parse(*text, error))

@@ -112,7 +112,8 @@ LogicalResult SpmdDialect::verifyOperationAttribute(Operation *op,
     auto type = op->getNumResults() == 1
                     ? dyn_cast<RankedTensorType>(op->getResult(0).getType())
                     : RankedTensorType();
-    if (!dim || !type || dim.getInt() < 0 || dim.getInt() >= type.getRank())
+    if (!dim || !dim.getType().isSignlessInteger(64) || !type ||
+        dim.getInt() < 0 || dim.getInt() >= type.getRank())
       return error() << "must be a dimension of the one result";
     return success();
   }

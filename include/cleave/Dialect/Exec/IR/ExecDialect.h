@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 #define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 
+#include "cleave/Dialect/Graph/IR/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
@@ -91,6 +92,9 @@ inline constexpr llvm::StringLiteral kLiveAttr = "exec.live";
 /// On a program: the peak bytes of gradients, including those kept for the next
 /// step.
 inline constexpr llvm::StringLiteral kGradientPeakAttr = "exec.gradient_peak";
+
+/// The attributes of this dialect.
+llvm::ArrayRef<graph::AttributeRow> attributeTable();
 
 /// Strides and offset, in elements, of a tensor in its buffer.
 struct Strided {

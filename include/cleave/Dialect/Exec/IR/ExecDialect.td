@@ -29,6 +29,9 @@ def Exec_Dialect : Dialect {
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect"];
   let useDefaultAttributePrinterParser = 1;
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
 }
 
 class Exec_Op<string mnemonic, list<Trait> traits = []>

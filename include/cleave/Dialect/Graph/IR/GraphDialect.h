@@ -40,6 +40,9 @@ inline constexpr llvm::StringLiteral kTransientAttr = "graph.transient";
 inline constexpr llvm::StringLiteral kValueAttr = "graph.value";
 /// On the module.
 inline constexpr llvm::StringLiteral kUnreadAttr = "graph.unread";
+/// Of a module: why the model has no loss in evaluation mode, as text. There is
+/// no '@evaluate' then, and none is derived.
+inline constexpr llvm::StringLiteral kUnevaluatedAttr = "graph.unevaluated";
 inline constexpr llvm::StringLiteral kInitialAttr = "graph.initial";
 inline constexpr llvm::StringLiteral kLossAttr = "graph.loss";
 inline constexpr llvm::StringLiteral kBatchDimAttr = "graph.batch_dim";

@@ -52,7 +52,7 @@ def Graph_Dialect : Dialect {
     Result 0 of an entry that trains is the scalar loss.
   }];
   let dependentDialects = ["::mlir::func::FuncDialect"];
-  let hasOperationAttrVerify = 0;
+  let hasOperationAttrVerify = 1;
   let hasRegionArgAttrVerify = 1;
   let hasRegionResultAttrVerify = 1;
   let hasConstantMaterializer = 1;

@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 #define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 
+#include "cleave/Dialect/Graph/IR/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "cleave/Scheduling/Check/Verify.h"
 #include "cleave/Scheduling/Schedule.h"
@@ -75,6 +76,13 @@ inline constexpr llvm::StringLiteral kUnsavedBytesAttr = "pipe.unsaved_bytes";
 /// of the block that computes it.
 inline constexpr llvm::StringLiteral kRecomputeWorkAttr = "pipe.recompute_work";
 inline constexpr llvm::StringLiteral kSavedAttr = "pipe.saved";
+/// On ops that bring a value, their first operand, to the form in which it is
+/// saved.
+inline constexpr llvm::StringLiteral kNarrowedAttr = "pipe.narrowed";
+/// Attribute of a module: why recomputation is as it is, in JSON, if it was
+/// chosen automatically.
+inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
+    "pipe.recompute_decision";
 /// The op of a dropout mask there, which is never stored.
 inline constexpr llvm::StringLiteral kMaskOp = "mask";
 
@@ -92,6 +100,9 @@ inline constexpr llvm::StringLiteral kOptimizerFusionAttr =
 inline constexpr llvm::StringLiteral kPostValidatedAttr = "pipe.post_validated";
 /// Attribute of a program: some updates run before all checks have passed.
 inline constexpr llvm::StringLiteral kEarlyUpdateAttr = "pipe.early_update";
+
+/// The attributes of this dialect.
+llvm::ArrayRef<graph::AttributeRow> attributeTable();
 
 } // namespace cleave::pipe
 

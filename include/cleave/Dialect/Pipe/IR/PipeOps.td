@@ -48,6 +48,9 @@ def Pipe_Dialect : Dialect {
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect",
                            "::mlir::func::FuncDialect"];
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
 }
 
 class Pipe_Op<string mnemonic, list<Trait> traits = []>

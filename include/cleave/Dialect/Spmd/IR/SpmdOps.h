@@ -8,6 +8,7 @@
 #ifndef CLEAVE_DIALECT_SPMD_IR_SPMDOPS_H
 #define CLEAVE_DIALECT_SPMD_IR_SPMDOPS_H
 
+#include "cleave/Dialect/Graph/IR/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Axes.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Permutation.h"
@@ -46,6 +47,9 @@ inline constexpr llvm::StringLiteral kTwoRingAttr = "spmd.two_ring";
 inline constexpr llvm::StringLiteral kShardingsAttr = "spmd.shardings";
 inline constexpr llvm::StringLiteral kGlobalTypeAttr = "spmd.global_type";
 inline constexpr llvm::StringLiteral kGlobalTypesAttr = "spmd.global_types";
+
+/// The attributes of this dialect.
+llvm::ArrayRef<graph::AttributeRow> attributeTable();
 
 /// The sharding of one dimension, as stored in the attribute.
 struct DimSharding {

@@ -12,10 +12,6 @@
 
 namespace cleave::pipe {
 
-/// On ops that bring a value, their first operand, to the form in which it is
-/// saved.
-inline constexpr llvm::StringLiteral kNarrowedAttr = "pipe.narrowed";
-
 /// Writes, as an attribute of `program`, what each forward part saves for its
 /// own stage, and the masks that it does not save, by block.
 void recordSaved(ProgramOp program, const Blocks &blocks);
