@@ -91,6 +91,11 @@ static int64_t placedMicroBatches(const PhaseOptions &options) {
   return pipelineShape(options).asynchronous ? 1 : options.microBatches;
 }
 
+/// What the front end wrote.
+static void addModel(OpPassManager &passes) {
+  passes.addPass(graph::createVerifyModel());
+}
+
 /// Forward, backward and update on whole tensors.
 static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   // Before differentiation, so that its gradient is not one op either.
@@ -190,6 +195,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
     }
   }
   addCleanup(passes);
+  passes.addPass(graph::createVerifyStep());
 }
 
 bool cleave::reducesNext(const PhaseOptions &options) {
@@ -257,6 +263,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     passes.addPass(spmd::createDelayReductions());
   passes.addPass(spmd::createPad());
   passes.addPass(spmd::createPropagate());
+  passes.addPass(spmd::createVerifyPlaced());
 }
 
 /// Whether updates may run in backward, each as soon as its gradient is there.
@@ -274,8 +281,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createOptimizeCollectives());
   if (options.widensSums())
     passes.addPass(spmd::createWidenSums());
-  passes.addPass(spmd::createVerifyLocal());
-  // After verification: what follows is of this device alone.
+  // What follows is of this device alone.
   if (!options.mesh.empty() || !options.recipes.empty()) {
     spmd::JoinBiasOptions join;
     join.heads = options.processors > 0 && options.roundsSums();
@@ -286,6 +292,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     merge.gradients = !updatesInBackward(options);
     passes.addPass(spmd::createMergeProducts(merge));
   }
+  passes.addPass(spmd::createVerifyLocal());
 }
 
 /// When parameters are gathered. Each micro-batch of an asynchronous schedule
@@ -368,7 +375,6 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
   if (options.postValidation)
     passes.addPass(pipe::createPostValidate());
   passes.addPass(pipe::createFillSchedule(fill));
-  passes.addPass(pipe::createVerifySchedule());
   // After parts, what backward recomputes and the order are decided: they are
   // the same as without chunks. The interpreter still runs the result.
   if (options.collectiveChunks > 1 && !options.mesh.empty()) {
@@ -379,6 +385,7 @@ static void addScheduled(OpPassManager &passes, const PhaseOptions &options) {
     chunk.minBytes = options.collectiveChunkBytes;
     passes.addPass(spmd::createChunkCollectives(chunk));
   }
+  passes.addPass(pipe::createVerifySchedule());
 }
 
 /// Kernels, library calls, and a place for every buffer.
@@ -433,13 +440,14 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   plan.threads = options.threads;
   plan.profile = true;
   passes.addPass(exec::createPlanMemory(plan));
+  passes.addPass(exec::createVerifyExecutable());
 }
 
 void cleave::addPhase(OpPassManager &passes, Phase phase,
                       const PhaseOptions &options) {
   switch (phase) {
   case Phase::Model:
-    return;
+    return addModel(passes);
   case Phase::Step:
     return addStep(passes, options);
   case Phase::Placed:

@@ -388,7 +388,7 @@ std::set<std::string> cleave::passesOf(MLIRContext *context,
                                        const CompileOptions &options,
                                        Phase last) {
   std::set<std::string> names;
-  for (int i = 1; i <= static_cast<int>(last); ++i) {
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
     PassManager manager(context);
     addPhase(manager, static_cast<Phase>(i), options.phases);
     std::string text;

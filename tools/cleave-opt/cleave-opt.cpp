@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Pipelines/PhasePipelines.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
@@ -38,3 +39,4 @@ int main(int argc, char **argv) {
   return mlir::asMainReturnCode(
       mlir::MlirOptMain(argc, argv, input, output, registry));
 }
+  cleave::registerPhasePipelines();

@@ -7,7 +7,7 @@
 ///
 /// \file
 /// One function per phase. Each takes a module that is in the phase before it
-/// and leaves one in its own; a verifier pass closes each phase.
+/// and leaves one in its own; the last pass of each phase is its verifier.
 ///
 //===----------------------------------------------------------------------===//
 

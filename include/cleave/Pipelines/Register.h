@@ -18,7 +18,7 @@ namespace cleave {
 /// build on, and the interface implementations that live outside dialects.
 void registerAllDialects(mlir::DialectRegistry &registry);
 
-/// Registers every pass and the named pipelines of the phases.
+/// Registers every pass; PhasePipelines.h has the pipelines of the phases.
 void registerAllPasses();
 
 } // namespace cleave

@@ -166,4 +166,19 @@ def PlanMemory : Pass<"exec-plan-memory", "::mlir::ModuleOp"> {
   ];
 }
 
+def VerifyExecutable : Pass<"exec-verify-executable", "::mlir::ModuleOp"> {
+  let summary = "Verifies that no decision is left";
+  let description = [{
+    The end of the phase `executable`:
+    - Parts are made of commands, views, joins and constants alone.
+    - The bytes of the arena are a constant of the module; each position of a
+      pipeline has its own, of which that is the largest.
+    - Each argument, result and constant of an entry has an offset at which it
+      is in the arena, or in the second tier.
+    - Each argument, result and scratch memory of a command has a buffer of its
+      part, and each action an offset for each buffer, at which it is in the
+      arena or in the second tier.
+  }];
+}
+
 #endif // CLEAVE_DIALECT_EXEC_TRANSFORMS_PASSES_TD

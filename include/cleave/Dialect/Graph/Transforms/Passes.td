@@ -503,6 +503,35 @@ def GuardIndices : Pass<"graph-guard-indices", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
+def VerifyModel : Pass<"graph-verify-model", "::mlir::ModuleOp"> {
+  let summary = "Verifies a model, before a step is made of it";
+  let description = [{
+    The end of the phase `model`:
+    - Each function with a body is an entry: one block, of ops of the dialects
+      `graph` and `spmd` that follow one another.
+    - Each argument has a name, which no other argument of the entry has.
+    - Result 0 of the entry `loss` is a scalar of floats.
+  }];
+  let options = [
+    Option<"entry", "entry", "std::string", "\"loss\"",
+           "The function that computes the loss">,
+  ];
+}
+
+def VerifyStep : Pass<"graph-verify-step", "::mlir::ModuleOp"> {
+  let summary = "Verifies a training step on whole tensors";
+  let description = [{
+    The end of the phase `step`:
+    - Entries are as `--graph-verify-model` has them, and each of their ops has
+      a sharding rule and a cost.
+    - One entry has a `graph.seed`, from which its backward begins.
+    - Each `graph.gradient` is of a trained parameter of its entry, which has no
+      other, and a result updates that parameter.
+    - Each result has a name, or the name of the argument that it updates; that
+      argument has its type, and no other result updates it.
+  }];
+}
+
 def UnfuseAttention : Pass<"graph-unfuse-attention", "::mlir::ModuleOp"> {
   let summary = "Computes attention by products and a softmax";
   let description = [{

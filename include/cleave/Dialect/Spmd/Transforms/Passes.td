@@ -464,6 +464,16 @@ def ChunkCollectives : Pass<"spmd-chunk-collectives", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
+def VerifyPlaced : Pass<"spmd-verify-placed", "::mlir::ModuleOp"> {
+  let summary = "Verifies that every value has a sharding";
+  let description = [{
+    The end of the phase `placed`: each argument and each result of an entry, and
+    each result of its ops, has a sharding on the mesh of the module, with an
+    entry for each of its dimensions. No dimension is open any more, and no
+    argument and no result of an entry is partial.
+  }];
+}
+
 def VerifyLocal : Pass<"spmd-verify", "::mlir::ModuleOp"> {
   let summary = "Verifies the shardings of a partitioned program";
   let description = [{
