@@ -111,8 +111,10 @@ const std::string &cleave::codeIdentity() {
 }
 
 bool cleave::isCacheable(const CompileOptions &options) {
-  // What a GPU's compiler is, and does, is not known here.
-  return options.target == "cpu" && !codeIdentity().empty();
+  // What a GPU's compiler is, and does, is not known here. What comes from the
+  // cache has no phases.
+  return options.target == "cpu" && options.dumpPhases.empty() &&
+         !codeIdentity().empty();
 }
 
 std::string cleave::compilationKey(StringRef module, StringRef json,

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/PlanPhases.h"
+#include "cleave/Pipelines/DumpPhases.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Planning/ChooseRecompute.h"
 #include "cleave/Planning/PredictStep.h"
@@ -57,6 +58,10 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   CompileOptions own = options;
   settleTarget(own);
   RecomputePlan plan;
+  PhaseDump dump(own);
+  if (failed(runOnePhase(module, Phase::Model, own)) ||
+      failed(dump.write(module, Phase::Model, own)))
+    return failure();
   if (after)
     after(Phase::Model, module);
   for (int i = 1; i <= static_cast<int>(last); ++i) {
@@ -81,6 +86,8 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
     } else if (failed(runOnePhase(module, phase, own))) {
       return failure();
     }
+    if (failed(dump.write(module, phase, own)))
+      return failure();
     if (after)
       after(phase, module);
   }

@@ -32,6 +32,8 @@ std::string cleave::checkFitFlags(const Flags &flags,
   if (!flags.output.empty() || !flags.emit.empty() || !flags.explain.empty())
     return "--fit plans and generates no code: it excludes -o, --emit and "
            "--explain";
+  if (!options.dumpPhases.empty())
+    return "--fit tries many plans: it excludes --dump-phases";
   if (question->kind == FitQuestion::Kind::MicroBatch)
     for (const char *name : {"micro-batches", "deterministic"})
       if (flags.options.given(name))

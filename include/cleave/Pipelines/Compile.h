@@ -60,6 +60,9 @@ struct CompileOptions {
   /// The GPU that a step is predicted for (see Planning/PredictStep.h); none if
   /// empty.
   std::string predict;
+  /// The folder that the module of each phase is written to (see DumpPhases.h);
+  /// none if empty.
+  std::string dumpPhases;
   /// When the module is verified.
   Verify verify = Verify::Phases;
   /// The options of the table that were given, by name.

@@ -75,6 +75,13 @@ void cleave::declareTarget(OptionTable &table) {
                      "each grain: leave it out"
                    : "";
       });
+  table.text("dump-phases", &CompileOptions::dumpPhases)
+      .form("folder")
+      .says(
+          "Write the module of each phase to this folder (0-model.mlir to "
+          "5-executable.mlir), each with the command of cleave-opt that makes "
+          "it of the one before; a program is then compiled even if it is in "
+          "the cache");
   table.text("machine", &PhaseOptions::machine)
       .form("rates")
       .drawn({"flops=1e11", "flops=fast"})

@@ -72,7 +72,7 @@ def _encode(row: Mapping[str, Any], value: Any) -> Any:
     if kind == "number" and isinstance(value, numbers.Real) and not isinstance(value, bool):
         # JSON has no others.
         return float(value) if abs(float(value)) < float("inf") else str(value)
-    if kind == "text" and row["form"] in ("file", "rates") and isinstance(value, os.PathLike):
+    if kind == "text" and row["form"] in ("file", "folder", "rates") and isinstance(value, os.PathLike):
         return os.fspath(value)
     raise TypeError(_other_type(row, value))
 
