@@ -8,8 +8,10 @@
 #include "cleave/Pipelines/PhasePipelines.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"
+#include "cleave/Support/PassCounts.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/InitLLVM.h"
 
 namespace cl = llvm::cl;
@@ -19,6 +21,26 @@ static cl::opt<std::string> input(cl::Positional, cl::desc("<input file>"),
 static cl::opt<std::string> output("o", cl::desc("Output filename"),
                                    cl::value_desc("filename"), cl::init("-"));
 
+// The packages of LLVM have it in builds with assertions alone.
+static cl::list<std::string>
+    debugOnly("debug-only", cl::CommaSeparated, cl::value_desc("passes"),
+              cl::desc("Print what these passes decide, by their names; of "
+                       "builds without NDEBUG"));
+
+static cl::opt<bool> passCounts("pass-counts",
+                                cl::desc("Print at the end what passes count"));
+
+/// Turns on what passes print by LLVM_DEBUG.
+static void printDebugOutput() {
+  if (debugOnly.empty())
+    return;
+  std::vector<const char *> names;
+  for (const std::string &name : debugOnly)
+    names.push_back(name.c_str());
+  llvm::DebugFlag = true;
+  llvm::setCurrentDebugTypes(names.data(), names.size());
+}
+
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   cleave::failWithoutSignals();
@@ -26,6 +48,7 @@ int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);
   cleave::registerAllPasses();
+  cleave::registerPhasePipelines();
   // Like the library's main program, with two differences: an error in the
   // arguments ends with status 2, as in the other tools, and a message is
   // followed by the whole function or module only on request.
@@ -36,7 +59,10 @@ int main(int argc, char **argv) {
     static_cast<cl::opt<bool> *>(it->second)->setInitialValue(false);
   if (!cl::ParseCommandLineOptions(argc, argv, header, &llvm::errs()))
     return 2;
-  return mlir::asMainReturnCode(
-      mlir::MlirOptMain(argc, argv, input, output, registry));
+  printDebugOutput();
+  llvm::LogicalResult done =
+      mlir::MlirOptMain(argc, argv, input, output, registry);
+  if (passCounts)
+    cleave::PassCount::print(llvm::errs());
+  return mlir::asMainReturnCode(done);
 }
-  cleave::registerPhasePipelines();

@@ -7,7 +7,15 @@
 
 #include "SelectKernels.h"
 #include "cleave/Conversion/Passes.h"
+#include "cleave/Support/PassCounts.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+#include "llvm/Support/Debug.h"
+
+#define DEBUG_TYPE "exec-select-kernels"
+
+static cleave::PassCount matmulCalls(DEBUG_TYPE,
+                                     "Contractions that a library computes");
+static cleave::PassCount otherCalls(DEBUG_TYPE, "Other library calls");
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_SELECTKERNELS
@@ -69,6 +77,19 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
         failed(applyPatternsGreedily(function, std::move(epilogues), config)))
       return signalPassFailure();
     materialiseConstants(function);
+    count();
+  }
+
+  void count() {
+    getOperation().walk([&](CommandOpInterface command) {
+      ++(isa<ContractOp>(command) ? matmulCalls : otherCalls);
+      LLVM_DEBUG({
+        llvm::dbgs() << "@" << getOperation().getSymName() << " calls "
+                     << command->getName() << " for ";
+        llvm::interleaveComma(command->getResultTypes(), llvm::dbgs());
+        llvm::dbgs() << "\n";
+      });
+    });
   }
 
   /// Kernels hold splat constants as immediates; every other reader needs

@@ -12,6 +12,15 @@
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Support/PassCounts.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/Debug.h"
+
+#define DEBUG_TYPE "exec-unroll-schedule"
+
+static cleave::PassCount writtenActions(DEBUG_TYPE,
+                                        "Actions that are written out");
+static cleave::PassCount partForms(DEBUG_TYPE, "Forms of parts that they run");
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_UNROLLSCHEDULE
@@ -377,6 +386,7 @@ struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
   void runOnOperation() override {
     if (failed(verifyElements(getOperation())))
       return signalPassFailure();
+    graph::renameOldCloneAttrs(getOperation());
     SymbolTable symbols(getOperation());
     UsedNames used;
     for (auto program : getOperation().getOps<pipe::ProgramOp>())
@@ -386,9 +396,23 @@ struct UnrollSchedule : exec::impl::UnrollScheduleBase<UnrollSchedule> {
         return signalPassFailure();
     for (auto program :
          llvm::make_early_inc_range(getOperation().getOps<pipe::ProgramOp>()))
-    graph::renameOldCloneAttrs(getOperation());
       if (failed(Positions(program, symbols, writeOut).run()))
         return signalPassFailure();
+    count();
+  }
+
+  void count() {
+    llvm::StringSet<> forms;
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      LLVM_DEBUG(llvm::dbgs() << "@" << program.getSymName() << " runs");
+      for (auto run : program.getBody().getOps<RunOp>()) {
+        ++writtenActions;
+        forms.insert(run.getCallee());
+        LLVM_DEBUG(llvm::dbgs() << " " << run.getCallee());
+      }
+      LLVM_DEBUG(llvm::dbgs() << "\n");
+    }
+    partForms += forms.size();
   }
 };
 

@@ -56,6 +56,10 @@ def test_other_commands(tmp_path):
                    ROOT if of_repository else tmp_path)
         assert seen.returncode == 0, f"{line}\n{seen.stdout}"
         assert " 0 tests" not in seen.stdout, line
+        if "--debug-only" in line:
+            assert "part @train.F of stage 0: reads" in seen.stdout
+        if "--pass-counts" in line:
+            assert "Results of ops that are partial on an axis" in seen.stdout
     assert "spmd.mesh" in (tmp_path / "local.mlir").read_text()
 
 

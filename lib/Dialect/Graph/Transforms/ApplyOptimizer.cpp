@@ -8,10 +8,20 @@
 #include "CheckFinite.h"
 #include "Optimizers/UpdateBuilder.h"
 #include "cleave/Dialect/Graph/Analysis/InputValues.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <list>
+
+#define DEBUG_TYPE "graph-apply-optimizer"
+
+static cleave::PassCount updatedParameters(DEBUG_TYPE,
+                                           "Parameters that are updated");
+static cleave::PassCount stateTensors(DEBUG_TYPE,
+                                      "Tensors of the optimizer's state");
 
 namespace cleave::graph {
 #define GEN_PASS_DEF_APPLYOPTIMIZER
@@ -473,7 +483,21 @@ struct ApplyOptimizer final
       options.settings[name] = *value;
     }
     if (failed(applyOptimizer(*step, options)))
-      signalPassFailure();
+      return signalPassFailure();
+    count(*step);
+  }
+
+  void count(func::FuncOp step) {
+    for (unsigned i = 0; i < step.getNumArguments(); ++i)
+      stateTensors += isOptimizerState(step, i);
+    for (BlockArgument argument : updatedArguments(step)) {
+      if (!argument || !isTrained(step, argument.getArgNumber()))
+        continue;
+      ++updatedParameters;
+      LLVM_DEBUG(llvm::dbgs()
+                 << "@" << step.getSymName() << " updates "
+                 << nameArgument(step, argument.getArgNumber()) << "\n");
+    }
   }
 
 private:

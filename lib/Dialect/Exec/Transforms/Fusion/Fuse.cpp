@@ -9,10 +9,20 @@
 #include "FuseGroups.h"
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "cleave/Support/PassCounts.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/SymbolTable.h"
+#include "llvm/Support/Debug.h"
+
+#define DEBUG_TYPE "exec-fuse"
+
+static cleave::PassCount fusedKernels(DEBUG_TYPE,
+                                      "Kernels that were generated");
+static cleave::PassCount kernelLaunches(DEBUG_TYPE, "Launches of them");
+static cleave::PassCount fusedGraphOps(DEBUG_TYPE,
+                                       "Graph ops that they compute");
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_FUSE
@@ -209,6 +219,14 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
       if (failed(buildKernel(nodes, group, groupsOf, processors, builder,
                              symbols, known)))
         return failure();
+      ++kernelLaunches;
+      fusedGraphOps += group.nodes.size();
+      LLVM_DEBUG({
+        llvm::dbgs() << "@" << func.getSymName() << ": one kernel of";
+        for (unsigned node : group.nodes)
+          llvm::dbgs() << " " << nodes[node].op->getName().stripDialect();
+        llvm::dbgs() << "\n";
+      });
     }
     // Ops computed by kernels, views that kernels read through, and constants
     // that are part of their code are dead. A moved view may come after the op
@@ -231,6 +249,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     for (auto func : llvm::make_early_inc_range(module.getOps<func::FuncOp>()))
       if (!func.isDeclaration() && failed(fuse(func, symbols, known)))
         return signalPassFailure();
+    fusedKernels += known.size();
   }
 };
 

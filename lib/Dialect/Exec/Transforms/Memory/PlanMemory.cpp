@@ -10,8 +10,18 @@
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringSet.h"
+#include "llvm/Support/Debug.h"
 #include <map>
+
+#define DEBUG_TYPE "exec-plan-memory"
+
+static cleave::PassCount largestArena(DEBUG_TYPE, "Bytes of the largest arena");
+static cleave::PassCount
+    fixedArena(DEBUG_TYPE, "Of these, bytes of tensors with fixed offsets");
+static cleave::PassCount
+    packedBuffers(DEBUG_TYPE, "Buffers that share the memory after them");
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_PLANMEMORY
@@ -91,6 +101,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     }
     if (largestTier > 0)
       module->setAttr(kTierBytesAttr, builder.getI64IntegerAttr(largestTier));
+    largestArena.updateMax(largest);
     writeParts();
     module->setAttr(kArenaBytesAttr, builder.getI64IntegerAttr(largest));
     module->setAttr(kThreadsAttr, builder.getI64IntegerAttr(threads));
@@ -119,13 +130,32 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     int64_t peak = 0, tierPeak = 0;
     for (auto &plan : plans) {
       plan->packBuffers(packings);
+      packedBuffers += plan->getPacking().offsets.size();
       peak = std::max(peak, plan->getPacking().peak);
       tierPeak = std::max(tierPeak, plan->getTierPacking().peak);
     }
     for (auto &plan : plans)
       plan->write(fixedEnd, tierEnd, profile);
+    fixedArena.updateMax(fixedEnd);
+    LLVM_DEBUG(describe(programs, plans));
     tier = tierEnd + tierPeak;
     return fixedEnd + peak;
+  }
+
+  /// What fills the memory of each entry, for a person.
+  void describe(ArrayRef<ProgramOp> programs,
+                ArrayRef<std::unique_ptr<ProgramMemory>> plans) {
+    for (auto [own, plan] : llvm::zip_equal(programs, plans)) {
+      ProgramOp program = own;
+      const Packing &packing = plan->getPacking();
+      llvm::dbgs() << "@" << program.getSymName() << ": " << fixedEnd
+                   << " bytes at fixed offsets, then " << packing.peak
+                   << " bytes for " << packing.offsets.size()
+                   << " buffers, of which " << packing.lowerBound
+                   << " are in use at one time\n";
+      for (Attribute item : program->getAttrOfType<ArrayAttr>(kLiveAttr))
+        llvm::dbgs() << "  " << item << "\n";
+    }
   }
 
   //===--- Parts ----------------------------------------------------------===//

@@ -14,6 +14,16 @@
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
+#include "cleave/Support/PassCounts.h"
+#include "llvm/Support/Debug.h"
+
+#define DEBUG_TYPE "pipe-recompute"
+
+static cleave::PassCount recomputedOps(DEBUG_TYPE,
+                                       "Ops that backward computes again");
+static cleave::PassCount
+    unsavedBytes(DEBUG_TYPE,
+                 "Bytes of a micro-batch that are therefore not saved");
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_RECOMPUTE
@@ -124,12 +134,24 @@ struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
             std::tie(invokes[p], invokes[c]) =
                 saveLess(invokes[p], invokes[c], rules, tally);
       tally.write(program);
+      count(program, tally);
       twins = tally.twins;
       recordSaved(program, blocks);
     }
   }
 
 private:
+  void count(ProgramOp program, const RecomputeTally &tally) {
+    unsavedBytes += std::max<int64_t>(tally.unsaved, 0);
+    for (const auto &[key, group] : tally.groups) {
+      recomputedOps += group.ops;
+      LLVM_DEBUG(llvm::dbgs()
+                 << "@" << program.getSymName() << " recomputes " << group.ops
+                 << " x " << key.first << " at " << key.second << ", saving "
+                 << group.bytes << " bytes less\n");
+    }
+  }
+
   static bool savesFor(InvokeOp producer, InvokeOp consumer) {
     return llvm::any_of(consumer.getInputs(), [&](Value input) {
       auto result = dyn_cast<OpResult>(input);

@@ -25,8 +25,16 @@
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/MathExtras.h"
+
+#define DEBUG_TYPE "pipe-split-stages"
+
+static cleave::PassCount outlinedParts(DEBUG_TYPE, "Parts, each outlined once");
+static cleave::PassCount savedValues(DEBUG_TYPE,
+                                     "Values that forward saves for backward");
 
 namespace cleave::pipe {
 #define GEN_PASS_DEF_SPLITSTAGES
@@ -189,14 +197,6 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (!at.empty() && static_cast<int64_t>(at.size()) + 1 != count)
       return getOperation().emitError("there are ")
              << count << " stages: `at` needs a number for each but the first";
-    std::string error;
-    std::optional<MachineModel> known = MachineModel::parse(machine, error);
-    if (!known)
-      return getOperation().emitError("machine: ") << error;
-    FailureOr<Fusion> wanted = choose<Fusion>("fusion", fusion,
-                                              {{"auto", Fusion::Auto},
-                                               {"none", Fusion::None},
-                                               {"backward", Fusion::Backward}});
     return count;
   }
 
@@ -208,6 +208,14 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (failed(stageCount))
       return failure();
     int64_t count = *stageCount;
+    std::string error;
+    std::optional<MachineModel> known = MachineModel::parse(machine, error);
+    if (!known)
+      return getOperation().emitError("machine: ") << error;
+    FailureOr<Fusion> wanted = choose<Fusion>("fusion", fusion,
+                                              {{"auto", Fusion::Auto},
+                                               {"none", Fusion::None},
+                                               {"backward", Fusion::Backward}});
     FailureOr<Slices> sliced = choose<Slices>(
         "slices", slices,
         {{"auto", Slices::Auto}, {"on", Slices::On}, {"off", Slices::Off}});
@@ -300,8 +308,24 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       if (!choice.text.empty())
         (*program)->setAttr(kGatherAttr,
                             StringAttr::get(&getContext(), choice.text));
+      countParts(*program);
     }
     return success();
+  }
+
+  void countParts(ProgramOp program) {
+    for (auto invoke : program.getBody().getOps<InvokeOp>()) {
+      int64_t saved = 0;
+      for (unsigned i = 0; i < invoke.getNumResults(); ++i)
+        saved += invoke.isSaved(i);
+      ++outlinedParts;
+      savedValues += saved;
+      LLVM_DEBUG(llvm::dbgs()
+                 << "part @" << invoke.getCallee() << " of stage "
+                 << invoke.getStage() << ": reads " << invoke.getNumOperands()
+                 << ", returns " << invoke.getNumResults() << ", of which it "
+                 << "saves " << saved << "\n");
+    }
   }
 
   static void numberChecks(func::FuncOp function) {

@@ -22,7 +22,16 @@
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Support/PassCounts.h"
+#include "llvm/Support/Debug.h"
 #include <map>
+
+#define DEBUG_TYPE "spmd-compress-gradients"
+
+static cleave::PassCount compressedGradients(DEBUG_TYPE,
+                                             "Gradients that are compressed");
+static cleave::PassCount
+    otherGradients(DEBUG_TYPE, "Gradients that are summed as they are");
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_COMPRESSGRADIENTS
@@ -179,6 +188,9 @@ static int64_t bytesOf(graph::GradientOp op) {
 
 /// Notes that a gradient is summed as it is, or not at all.
 void GradientCompression::leave(graph::GradientOp op, const Twine &why) {
+  ++otherGradients;
+  LLVM_DEBUG(llvm::dbgs() << "gradient of \"" << op.getParameter()
+                          << "\" is not compressed: " << why << "\n");
   Left &group = left[why.str()];
   group.names.push_back(op.getParameter());
   group.bytes += bytesOf(op);
@@ -532,6 +544,7 @@ LogicalResult GradientCompression::run() {
                                 << " of " << allBytes << " bytes";
     listLeft(remark);
   }
+  compressedGradients += chosen.size();
   if (std::optional<double> share = compressor.sharedSparsely())
     reportReceived(*share, order->workers);
   for (CompressedGradient &one : chosen)

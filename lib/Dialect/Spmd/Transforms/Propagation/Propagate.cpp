@@ -13,8 +13,20 @@
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
+#include "cleave/Support/PassCounts.h"
 #include "mlir/IR/AttrTypeSubElements.h"
+#include "llvm/Support/Debug.h"
 #include <set>
+
+#define DEBUG_TYPE "spmd-propagate"
+
+static cleave::PassCount
+    shardedResults(DEBUG_TYPE, "Results of ops that are sharded over an axis");
+static cleave::PassCount
+    partialResults(DEBUG_TYPE, "Results of ops that are partial on an axis");
+static cleave::PassCount
+    lostShardings(DEBUG_TYPE,
+                  "Shardings that a tensor of an op lost to another");
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_PROPAGATE
@@ -416,6 +428,7 @@ private:
   void finish(Operation *op) {
     merge(op, [&](const std::string &conflict) {
       op->emitRemark("shardings disagree: ") << conflict;
+      ++lostShardings;
     });
     SmallVector<Attribute> attributes;
     for (Value result : op->getResults()) {
@@ -469,10 +482,29 @@ struct PropagatePass : spmd::impl::PropagateBase<PropagatePass> {
       getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
-    for (auto function : getOperation().getOps<func::FuncOp>())
-      if (!function.isExternal() && failed(Propagation(function, mesh).run()))
+    for (auto function : getOperation().getOps<func::FuncOp>()) {
+      if (function.isExternal())
+        continue;
+      if (failed(Propagation(function, mesh).run()))
         return signalPassFailure();
+      count(function, mesh.getMesh());
+    }
     warnOfIdleAxes(mesh.getMesh());
+  }
+
+  void count(func::FuncOp function, const Mesh &mesh) {
+    for (Operation &op : function.getBody().front().without_terminator())
+      for (Value result : op.getResults()) {
+        Sharding sharding = *writtenSharding(result);
+        shardedResults +=
+            llvm::any_of(sharding.dims, [&](const AxisList &axes) {
+              return mesh.size(axes) > 1;
+            });
+        partialResults += !sharding.partial.empty();
+        LLVM_DEBUG(llvm::dbgs() << "@" << function.getSymName() << ": "
+                                << graph::nameValue(result) << " is "
+                                << sharding.str() << "\n");
+      }
   }
 
   /// Warns of axes over which nothing is sharded: their positions compute the

@@ -7,8 +7,18 @@
 
 #include "DecomposeGlobalNorm.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Debug.h"
+
+#define DEBUG_TYPE "spmd-apply-recipes"
+
+static cleave::PassCount shardedArguments(DEBUG_TYPE,
+                                          "Arguments that have a sharding");
+static cleave::PassCount
+    constrainedValues(DEBUG_TYPE, "Shardings of other values (spmd.constrain)");
 
 namespace cleave::spmd {
 #define GEN_PASS_DEF_APPLYRECIPES
@@ -491,7 +501,22 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
 
   void runOnOperation() override {
     if (failed(apply()))
-      signalPassFailure();
+      return signalPassFailure();
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      count(function);
+  }
+
+  void count(func::FuncOp function) {
+    for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+      auto sharding = function.getArgAttrOfType<ShardingAttr>(i, kShardingAttr);
+      if (!sharding)
+        continue;
+      ++shardedArguments;
+      LLVM_DEBUG(llvm::dbgs() << "@" << function.getSymName() << ": "
+                              << graph::nameArgument(function, i) << " is "
+                              << sharding.getSharding().str() << "\n");
+    }
+    function.walk([&](ConstrainOp) { ++constrainedValues; });
   }
 };
 } // namespace
