@@ -65,9 +65,6 @@ ArrayRef<graph::AttributeRow> cleave::pipe::attributeTable() {
       {kNarrowedAttr, Unit, OnOp, unit,
        "on ops that bring their first operand to the form in which it is "
        "saved"},
-      {kRecomputeDecisionAttr, String, OnOp, string,
-       "on a module: why recomputation is as it is, in JSON, if it was chosen "
-       "automatically"},
       {kGatherAttr, String, OnOp, "each or once, and perhaps the reason",
        "on a program: when sharded parameters are gathered", isGather},
       {kOptimizerFusionAttr, String, OnOp,

@@ -79,10 +79,6 @@ inline constexpr llvm::StringLiteral kSavedAttr = "pipe.saved";
 /// On ops that bring a value, their first operand, to the form in which it is
 /// saved.
 inline constexpr llvm::StringLiteral kNarrowedAttr = "pipe.narrowed";
-/// Attribute of a module: why recomputation is as it is, in JSON, if it was
-/// chosen automatically.
-inline constexpr llvm::StringLiteral kRecomputeDecisionAttr =
-    "pipe.recompute_decision";
 /// The op of a dropout mask there, which is never stored.
 inline constexpr llvm::StringLiteral kMaskOp = "mask";
 
