@@ -24,9 +24,44 @@ import importlib
 import os
 import sys
 import types
+from typing import TYPE_CHECKING
 
 from . import moved
-from .version import __version__  # noqa: F401
+from .version import __version__ as __version__
+
+if TYPE_CHECKING:
+    # The public names below, for what checks types.
+    from . import _cleave
+    from . import feed as feed
+    from . import models as models
+    from . import trace as trace
+    from .compiler.api import compile as compile
+    from .compiler.shardings import P as P
+    from .exporting import ExportReport as ExportReport
+    from .exporting import export as export
+    from .exporting import read_export as read_export
+    from .runtime.checkpoint import load as load
+    from .runtime.results import Evaluation as Evaluation
+    from .runtime.results import Loss as Loss
+    from .runtime.results import StepError as StepError
+    from .runtime.step import Step as Step
+    from .training import optim as optim
+    from .training.loss_scale import LossScale as LossScale
+    from .training.optim import LAMB as LAMB
+    from .training.optim import SGD as SGD
+    from .training.optim import Adafactor as Adafactor
+    from .training.optim import Adagrad as Adagrad
+    from .training.optim import AdamW as AdamW
+    from .training.optim import AdamW8bit as AdamW8bit
+    from .training.optim import Lion as Lion
+    from .training.optim import Muon as Muon
+    from .training.optim import Schedule as Schedule
+    from .training.optim import constant as constant
+    from .training.optim import cosine as cosine
+    from .training.optim import linear as linear
+
+    CompileError = _cleave.CompileError
+    ProcessError = _cleave.ProcessError
 
 #: The submodule of each public name.
 _LAZY = {

@@ -3,6 +3,7 @@
 """What `make lint` checks of types in Python, and the stubs of the native modules that it reads."""
 
 import ast
+import importlib
 import importlib.util
 import pathlib
 import re
@@ -12,6 +13,7 @@ import sys
 
 import pytest
 
+import cleave
 from cleave import _cleave, _runtime
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -26,6 +28,22 @@ WRONG = {
     "seeded: int = 'a'  # type: ignore\n": "ignore-without-code",
     "seeded: int = 1  # type: ignore[assignment]\n": "unused-ignore",
 }
+
+
+#: A program that uses the package, and the code of the error of a line.
+USER = """import cleave
+cleave.AdamW(lr="a")  # arg-type
+cleave.cosine(0.1)  # call-arg
+loss: str = cleave.Loss(1.0, grad_norm=None, auxiliary=[], lr=0.1, tokens_per_s=1.0, step=1)  # assignment
+weight: float = cleave.Evaluation(1.0, weight=2.0).weight  # assignment
+def trained(step: cleave.Step) -> float:
+    return step.loss_scale  # return-value
+def caught() -> None:
+    try:
+        cleave.P("dp", None)
+    except (cleave.CompileError, cleave.StepError):
+        pass
+"""
 
 
 def lint(folder, *names):
@@ -44,6 +62,30 @@ def copied(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(PACKAGE, tmp_path / "python" / "cleave", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     return tmp_path
+
+
+def test_users_have_types(copied):
+    """Of the public names, without a build."""
+    (copied / "python" / "user.py").write_text(USER)
+    code, lines = lint(copied, "-m", "user")
+    found = re.findall(r"user.py:(\d+): error: .*\[([a-z-]+)\]$", "\n".join(lines), re.M)
+    assert code == 1 and found == [(str(i), line.partition("  # ")[2])
+                                   for i, line in enumerate(USER.splitlines(), 1) if "  # " in line], lines
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_public_names_have_types():
+    """What `cleave` imports when it is asked for, it names for programs that check types."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    named = {alias.name: node.module or f"{alias.name}" for node in block.body if isinstance(node, ast.ImportFrom)
+             for alias in node.names if alias.asname == alias.name}
+    named |= {node.targets[0].id: node.value.value.id for node in block.body if isinstance(node, ast.Assign)}
+    lazy = {**cleave._LAZY, **cleave._MODULES}
+    assert named.keys() == lazy.keys()
+    for name, module in named.items():
+        own = getattr(cleave, name)
+        assert lazy[name] == module or own is getattr(importlib.import_module(f"cleave.{module}"), name), name
 
 
 def test_lint_fails_on_an_error(copied):

@@ -165,6 +165,8 @@ def test_wheel(tmp_path):
     (wheel,) = tmp_path.glob("cleave-*.whl")
     assert cleave.__version__ in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
+    # For programs that check types.
+    assert {"cleave/py.typed", "cleave/_cleave.pyi", "cleave/_runtime.pyi"} <= {*names}
     for plugin in ("libcleave_cuda.so", "libcleave_mpi.so"):
         if (build_dir() / "lib" / plugin).exists():
             assert f"cleave/{plugin}" in names and any(
