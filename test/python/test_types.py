@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What `make lint` checks of types in Python, and the stubs of the native modules that it reads."""
+"""Types in Python, which `make lint` checks, and the stubs of the native modules that it reads."""
 
 import ast
 import importlib
@@ -75,7 +75,7 @@ def test_users_have_types(copied):
 
 
 def test_public_names_have_types():
-    """What `cleave` imports when it is asked for, it names for programs that check types."""
+    """The names that `cleave` imports when it is asked for are there for programs that check types."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     named = {alias.name: node.module or f"{alias.name}" for node in block.body if isinstance(node, ast.ImportFrom)
@@ -122,7 +122,7 @@ def test_ignored_errors_have_a_reason():
 
 @pytest.mark.parametrize("module", [_cleave, _runtime], ids=["_cleave", "_runtime"])
 def test_stubs_are_of_the_modules(module):
-    """What scripts/write_stubs.py writes."""
+    """The text that scripts/write_stubs.py writes."""
     spec = importlib.util.spec_from_file_location("write_stubs", ROOT / "scripts" / "write_stubs.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
