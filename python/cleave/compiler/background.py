@@ -19,7 +19,7 @@ class Background(Generic[K, T]):
 
     def __init__(self, jobs: Mapping[K, Callable[[], T]]) -> None:
         self._waiting = dict(jobs)
-        #: What a job returned, or raised.
+        #: The result of a job, or its exception.
         self._done: dict[K, tuple[T] | BaseException] = {}
         self._running: K | None = None
         self._changed = threading.Condition()

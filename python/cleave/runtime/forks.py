@@ -18,14 +18,14 @@ TRACING = threading.RLock()
 
 
 class Holder(Protocol):
-    """What has native objects."""
+    """An object that has native ones."""
 
     def natives(self) -> Iterable[object]:
         """They, or None for one that is not there."""
 
 
 class Owned(Protocol):
-    """What one thread at a time of one process uses."""
+    """An object that one thread at a time of one process uses."""
 
     _process: int
     _lock: threading.RLock

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a step holds, for the classes that it is made of."""
+"""The attributes of a step, for the classes that it is made of."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .. import _cleave
     from ..compiler.buckets import Buckets
 
-#: What a program is compiled for: the shape and type of each input.
+#: The shape and type of each input, for which a program is compiled.
 Key = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 
 class Held:
-    """What reports, checkpoints and the inputs of calls read of a `Step`."""
+    """The attributes of a `Step` that reports, checkpoints and the inputs of calls read."""
 
     #: The program of the last call, which holds the state.
     _live: Program[_cleave.Compiled]

@@ -36,7 +36,7 @@ class TensorFacts(_Always, total=False):
 
 
 class Sent(TypedDict):
-    """What a rank has sent of one kind, as `Session.communication` describes it."""
+    """The data of one kind that a rank has sent, as `Session.communication` describes it."""
 
     kind: str
     axes: str
@@ -48,7 +48,7 @@ class Sent(TypedDict):
 
 
 N = TypeVar("N")
-#: What a call of an entry returns: outputs by name, the number of the step, seconds, the number of
+#: The result of a call of an entry: outputs by name, the number of the step, seconds, the number of
 #: repeated updates, why the step was skipped, and the caller's note.
 Result = tuple[dict[str, Bytes], int, float, int, str, N]
 #: The note of a step: the learning rate, the elements of the first input, the scale of the loss.
@@ -98,6 +98,6 @@ class Session(Protocol):
 
 
 class Runs(Protocol):
-    """What can be run: the compiler's `Compiled`, or a file."""
+    """A program that can be run: the compiler's `Compiled`, or a file."""
 
     def session(self, *, timing: bool, processes: _cleave.Processes | None) -> Session: ...

@@ -169,7 +169,7 @@ def together(processes: _cleave.Processes | None, what: str, work: Callable[[], 
 
 def _share(processes: _cleave.Processes, work: Callable[[], object] | None, what: str,
            each: bool = False) -> Any:
-    """What `work()` returns on the first process, unless `each` of them keeps its own; None: this
+    """The result of `work()` on the first process, unless `each` of them keeps its own; None: this
     one calls nothing."""
     raised: Exception | KeyboardInterrupt | None = None
     own = None

@@ -58,7 +58,7 @@ class Program(Generic[C]):
 
     @property
     def session(self) -> Session:
-        """What runs it, while it is open."""
+        """The running program, while it is open."""
         if self._session is None:
             raise RuntimeError("the program is not open")
         return self._session
