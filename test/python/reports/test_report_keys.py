@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Nothing is decided by a report: with every key of every report renamed, random models with
 random options have the same IR, programs and kernels, the same policy of recomputation within a
-limit, the same answer of --fit and the same prediction. 3 models by default, 60 with
+limit, the same answer of --fit and the same prediction. 2 models by default, 60 with
 ``CLEAVE_TEST_ALL=1``.
 """
 
@@ -14,12 +14,12 @@ from cleave.testing.tools import run_tool, tool
 from proofs import ALL
 from training_support import compile_case, family
 
-COUNT = 60 if ALL else 3
+COUNT = 60 if ALL else 2
 
 
 def test_renamed_keys_change_no_plan():
     found = json.loads(run_tool([tool("cleave-fuzz"), "--report-keys", f"--count={COUNT}",
-                                 "--seed=2"]))
+                                 "--seed=6"]))
     assert found["failures"] == 0
     assert found["models"] >= 2
     assert found["questions"].keys() == {"plan", "limit", "refused", "over", "micro-batch",
