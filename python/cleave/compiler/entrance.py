@@ -88,6 +88,7 @@ def gather(groups: Mapping[str, Any], plain: Mapping[str, Any], former: Mapping[
 
 def grouped(**given: Any) -> dict[str, Any]:
     """Arguments of `cleave.compile` of single options by their names, each in its group."""
+    given = {former_names().get(name, name): value for name, value in given.items()}
     groups = {name: value for name, value in given.items() if name in GROUPS}
     own = {name: value for name, value in given.items() if name in OWNERS and name not in GROUPS}
     others = {name: value for name, value in given.items()

@@ -155,7 +155,7 @@ CASES = [
     dict(mesh={"pp": 4}, micro_batches=4, schedule="1f1b"),
     dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-h1"),
     dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-v"),
-    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", chunks=2),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", virtual_stages=2),
     dict(mesh={"pp": 2}, micro_batches=4, post_validation=True),
     dict(mesh={"pp": 2, "dp": 2}, plan=["zero3"], micro_batches=2, post_validation=True),
     dict(mesh={"pp": 2, "dp": 2}, plan=["zero1"], micro_batches=2, schedule="zb-h1"),

@@ -136,7 +136,7 @@ class Looks(torch.nn.Module):
 @pytest.mark.parametrize("settings", [
     dict(micro_batches=2), dict(mesh={"pp": 2}), dict(mesh={"pp": 2}, micro_batches=2),
     dict(mesh={"pp": 4}, micro_batches=2), dict(mesh={"dp": 2, "pp": 2}, micro_batches=2),
-    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", chunks=2),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", virtual_stages=2),
     dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-v"),
 ], ids=str)
 def test_each_layer_is_guarded(settings):

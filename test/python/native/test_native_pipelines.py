@@ -76,7 +76,7 @@ def test_deterministic_pipelines_have_the_same_bits(name, mesh, schedule, chunks
         return outputs, step.state_dict()
 
     expected, weights = train()
-    found, own = train(mesh=mesh, schedule=schedule, chunks=chunks)
+    found, own = train(mesh=mesh, schedule=schedule, virtual_stages=chunks)
     assert [float(x) for x in found] == [float(x) for x in expected]
     for key, value in weights.items():
         assert torch.equal(own[key], value), key
@@ -84,7 +84,7 @@ def test_deterministic_pipelines_have_the_same_bits(name, mesh, schedule, chunks
 
 @pytest.mark.parametrize("settings", [
     {}, {"mesh": {"pp": 2}, "schedule": "1f1b"}, {"mesh": {"pp": 2}, "schedule": "zb-h1"},
-    {"mesh": {"pp": 4}, "schedule": "1f1b"}, {"mesh": {"pp": 2}, "schedule": "zb-v", "chunks": 2},
+    {"mesh": {"pp": 4}, "schedule": "1f1b"}, {"mesh": {"pp": 2}, "schedule": "zb-v", "virtual_stages": 2},
     {"mesh": {"pp": 2, "dp": 2}, "schedule": "1f1b", "plan": "zero1"}], ids=str)
 def test_many_micro_batches(settings):
     """What a schedule repeats is not written out in the program: each micro-batch must
@@ -113,9 +113,9 @@ def peak(micro_batches, **settings):
 
 @pytest.mark.parametrize("schedule, chunks", [("1f1b", 1), ("zb-h1", 1), ("zb-v", 2)])
 def test_memory_does_not_grow_with_micro_batches(schedule, chunks):
-    settings = dict(mesh={"pp": 4}, schedule=schedule, chunks=chunks)
+    settings = dict(mesh={"pp": 4}, schedule=schedule, virtual_stages=chunks)
     assert peak(64, **settings) <= 1.01 * peak(16, **settings)
-    assert peak(64, **{**settings, "schedule": "gpipe", "chunks": 1}) > 2 * peak(64, **settings)
+    assert peak(64, **{**settings, "schedule": "gpipe", "virtual_stages": 1}) > 2 * peak(64, **settings)
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -95,7 +95,7 @@ def test_stages_of_one_position_that_hold_a_weight():
     """In 8 bits the first of two stages at a position computes with the weight at which the second
     begins. Only one of them updates it, and the scales follow from the value of before."""
     training = dataclasses.replace(drawn_training(18), compress=None, dp=1)
-    step = training.compile(mesh={"pp": 2}, schedule="zb-v", chunks=2, stages=[
+    step = training.compile(mesh={"pp": 2}, schedule="zb-v", virtual_stages=2, stages=[
         "blocks.0.value.weight", "blocks.0.up.weight", "blocks.1.key.weight"])
     judge = Judge.of(training)
     problems = judge.problems(within_limit(train, training, step))

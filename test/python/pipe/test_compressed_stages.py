@@ -265,7 +265,7 @@ NATIVE = [({"pp": 2}, None, "gpipe", None), ({"pp": 2, "dp": 2}, "zero1", "1f1b"
 def test_ranks_equal_the_interpreter(tmp_path, mesh, plan, schedule, chunks):
     """Loss, gradients and weights of one step: the interpreter's, of whole tensors in f64."""
     sizes = {**SMALL, "layers": 4}
-    step = compiled(0.1, mesh=mesh, sizes=sizes, plan=plan, schedule=schedule, chunks=chunks,
+    step = compiled(0.1, mesh=mesh, sizes=sizes, plan=plan, schedule=schedule, virtual_stages=chunks,
                     optimizer=cleave.SGD(lr=0.1, momentum=0.9))
     torch.manual_seed(0)
     model = cleave.models.gpt(**sizes)

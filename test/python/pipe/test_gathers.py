@@ -310,7 +310,7 @@ def test_auto_is_what_its_rule_says(tmp_path):
 def test_natively_equals_one_device(model, mesh, plan, schedule, chunks):
     one = one_device(model, 4)
     many = cleave_run(NATIVE[model](0.1), STEPS, sgd(), micro_batches=4, mesh=mesh, plan=plan,
-                      schedule=schedule, chunks=chunks, pipe_gather="once")
+                      schedule=schedule, virtual_stages=chunks, pipe_gather="once")
     assert_close(many.losses, one.losses, rtol=1e-4)
     assert_close(many.norms, one.norms, rtol=1e-4)
     agree(many.gradients, one.gradients, "gradient")

@@ -109,7 +109,7 @@ def test_bits_on_meshes(mesh, plan, micro_batches):
 #: Schedules of other kinds, a vocabulary that does not divide, heads behind modules.
 OTHERS = [
     dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
-    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", chunks=2),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", virtual_stages=2),
     dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-v"),
     dict(mesh={"pp": 2}, micro_batches=1, schedule="zb-v"),
     dict(mesh={"tp": 2}, plan="megatron", model=dict(vocab_size=97)),

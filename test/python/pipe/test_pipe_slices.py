@@ -140,7 +140,7 @@ def test_natively_equal_one_device(name, mesh, plan, schedule, chunks, slices):
     micro_batches = 2
     one = one_device(name, micro_batches)
     many = cleave_run(CASES[name](0.1), STEPS, sgd(), micro_batches=micro_batches, mesh=mesh,
-                      plan=plan.split(","), schedule=schedule, chunks=chunks,
+                      plan=plan.split(","), schedule=schedule, virtual_stages=chunks,
                       pipe_slices=slices)
     assert_close(many.losses, one.losses, rtol=1e-4)
     assert_close(many.norms, one.norms, rtol=1e-4)

@@ -88,7 +88,7 @@ SAMPLE = ([(adamw, *mesh) for mesh in MESHES[4:7:2]]
 @pytest.mark.parametrize("optimizer, mesh, plan, schedule, chunks", EVERY if ALL else SAMPLE,
                          ids=lambda value: getattr(value, "__name__", str(value)))
 def test_bits(optimizer, mesh, plan, schedule, chunks):
-    check_equal(optimizer, mesh=mesh, plan=plan, schedule=schedule, chunks=chunks)
+    check_equal(optimizer, mesh=mesh, plan=plan, schedule=schedule, virtual_stages=chunks)
 
 
 def test_bits_in_deterministic_mode():

@@ -196,7 +196,7 @@ def drawn_pipeline(training, draw):
                             and legal(name, positions, training.micro_batches)])
     options = {"mesh": {"pp": positions}, "schedule": schedule}
     if SCHEDULES[schedule] > 1:
-        options["chunks"] = SCHEDULES[schedule]
+        options["virtual_stages"] = SCHEDULES[schedule]
     if training.dp > 1:
         options["mesh"]["dp"] = training.dp
         options["plan"] = draw.choice([None, "zero1"] if training.compress

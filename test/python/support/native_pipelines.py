@@ -11,7 +11,7 @@ from training_support import assert_close, cleave_run
 def run(case, model, steps, optimizer):
     return cleave_run(model, steps, optimizer, micro_batches=case.micro_batches,
                       mesh=case.axes, plan=case.recipe or None, schedule=case.schedule,
-                      chunks=case.chunks)
+                      virtual_stages=case.chunks)
 
 
 def check_sgd(case):

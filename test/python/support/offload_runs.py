@@ -20,7 +20,7 @@ PLACES = {
     "tp": dict(mesh={"tp": 2}, plan=["megatron-sp"]),
     "1f1b": dict(mesh={"pp": 2, "dp": 2}, plan=["zero1"], micro_batches=4),
     "zb-v": dict(mesh={"pp": 2}, schedule="zb-v", micro_batches=4),
-    "interleaved": dict(mesh={"pp": 2}, schedule="interleaved", chunks=2, micro_batches=4),
+    "interleaved": dict(mesh={"pp": 2}, schedule="interleaved", virtual_stages=2, micro_batches=4),
     "pipedream": dict(mesh={"pp": 2}, schedule="pipedream", micro_batches=4, check_finite=False),
     "many": dict(micro_batches=32, batch=32),
     "grains": dict(deterministic=4),
