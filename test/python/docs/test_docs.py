@@ -14,6 +14,8 @@ from doc_blocks import PAGES, ROOT, SHOWN, Page, blocks
 
 #: What is run by default: the first Python that a newcomer meets.
 SAMPLE = {"README.md": 1, "Tutorial.md": 3}
+#: The characters of a line of code that the site shows without scrolling.
+WIDTH = 76
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -38,6 +40,19 @@ def test_blocks_run(path, tmp_path, monkeypatch):
     page = Page(tmp_path, monkeypatch)
     for block in run:
         page.run(block)
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "examples/README.md"],
+                         ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_blocks_fit_the_column(path):
+    """The site shows 76 characters of a line; blocks within lists are measured with their indentation."""
+    inside, wide = False, []
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif inside and len(line) > WIDTH:
+            wide.append(f"{path.name}:{number}: {len(line)} characters")
+    assert not wide
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
