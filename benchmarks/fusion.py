@@ -2,7 +2,7 @@
 backward, or in the next step.
 
 Each variant is a process with its own artifact; steps are interleaved. A JSON line on standard
-output has the medians of wall time and of processor time, which other processes disturb less.
+output has the medians of wall time and of CPU time, which other processes disturb less.
 The benchmark fails unless all variants compute bitwise equal losses.
 """
 
@@ -19,7 +19,7 @@ FUSIONS = ["none", "backward", "forward"]
 
 
 def processor_ms(worker):
-    """Returns the processor time that the worker's process has used so far, in milliseconds."""
+    """Returns the CPU time that the worker's process has used so far, in milliseconds."""
     with open(f"/proc/{worker.process.pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -2,7 +2,7 @@
 
 The model is written without weights. The plans are compiled from text in several interleaved
 rounds. Then the first plan is compiled for few and for many ranks, with the same number of
-sequences for each position of the axis dp. The benchmark prints a JSON line with processor times
+sequences for each position of the axis dp. The benchmark prints a JSON line with CPU times
 for each plan and for the comparison.
 """
 
@@ -28,7 +28,7 @@ PLANS = [
 
 
 def partition(compiler, model, mesh, plan):
-    """Compiles a model; returns wall time and processor time in seconds, and peak memory in
+    """Compiles a model; returns wall time and CPU time in seconds, and peak memory in
     MiB."""
     start = time.perf_counter()
     command = [compiler, model, "--mesh", mesh, "--plan", plan, *FLAGS]

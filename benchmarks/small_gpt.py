@@ -101,13 +101,13 @@ class Run:
         return statistics.median(line["ms"] for line in self.read()[3:])
 
     def throttled_cpu(self):
-        """The time of processors that a step takes on the slow network, in all threads of a rank:
+        """The CPU time that a step takes on the slow network, in all threads of a rank:
         the mean of all steps but the first three."""
         first, all_steps = (self._run_processes(steps, "") for steps in (3, self.options.timed))
         return (all_steps - first) * 1e3 / (self.options.timed - 3) / self.options.ranks
 
     def _run_processes(self, steps, rate):
-        """Returns the seconds of processors that all ranks took."""
+        """Returns the CPU time of all ranks in seconds."""
         script = ["ip link set lo up"]
         if rate is not None:
             rate = rate or self.options.rate

@@ -8,7 +8,7 @@ With `--rate`, ranks are processes in a network of their own whose loopback is s
 (`tc`, which needs root), and the time of a step there is printed too, with ranks that add up a
 delayed gradient in its own step and in the next one (`reduce=next`), and beside it the larger one
 of the time of a step at full speed and of the time that the bytes of all ranks take on the network,
-and the time of processors that a step takes in a rank, its threads of communication included.
+and the CPU time that a step takes in a rank, its threads of communication included.
 """
 
 import json

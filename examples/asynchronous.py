@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What parameter_server.py, bounded_staleness.py and backup_workers.py share: logistic regression,
+"""The common part of parameter_server.py, bounded_staleness.py and backup_workers.py: logistic regression,
 whose samples are a function of the worker and the step, so that a recurrence of a few lines
 repeats what processes have computed to the bit."""
 

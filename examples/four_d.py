@@ -140,7 +140,7 @@ def traffic(step):
 
 
 def reason(axis, plan):
-    """What is sent along an axis under a plan."""
+    """The elements sent along an axis under a plan."""
     return next(why for recipe, why in AXES[axis][1].items() if recipe in ("", *plan))
 
 

@@ -257,7 +257,7 @@ class Threads:
             thread.join(max(0.0, until - time.monotonic()))
 
     def watch(self):
-        """What is to be looked at from time to time: nothing."""
+        """The objects to look at from time to time: none."""
 
     def stop(self):
         """Ends the program."""
@@ -289,6 +289,6 @@ def _elsewhere(module, made):
     return lambda nodes: getattr(importlib.import_module(module), made)(nodes)
 
 
-#: What nodes can be.
+#: The kinds of nodes.
 RUNNING = {"threads": Threads, "processes": _elsewhere("launch_processes", "Processes"),
            "ray": _elsewhere("launch_ray", "Actors")}

@@ -206,7 +206,7 @@ class LayerNode:
         self.come, self.changed = {}, threading.Condition()
 
     def take(self, iteration, value):
-        """What another layer sends for an iteration, `(kind, iteration)`."""
+        """The message of another layer for an iteration, `(kind, iteration)`."""
         with self.changed:
             self.come[iteration] = value
             self.changed.notify_all()

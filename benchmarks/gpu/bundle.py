@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Makes a folder that tests and times Cleave on a machine with a GPU, where nothing of Cleave is
-installed: programs, compiled models, and what the processor computed with them.
+installed: programs, compiled models, and what the CPU computed with them.
 
 On that machine, `python3 run_bundle.py test`, `bench`, `loss` and `sanitize` print results as JSON
 lines and tables, and `all` does them in one call. They need Python and a driver, and a torch of
@@ -84,7 +84,7 @@ SCRIPTS = sorted(path.name for path in HERE.glob("*.py")
                  if path.name not in ("bundle.py", "keep_results.py"))
 #: Those of two ranks, which two processes compute on one card.
 BY_NCCL = ("gpt-zero2", "gpt-sp", "gpt-zb")
-#: What the folder may have, with the files of the repository.
+#: The most bytes of the folder, with the files of the repository.
 MOST_BYTES = 60 << 20
 LIBRARIES = ["libgomp.so.1", "libstdc++.so.6"]
 
@@ -119,7 +119,7 @@ def write_tokens(path, count, vocab):
 
 
 def copy_libraries(build, out):
-    """What cleave-run links, but for the C library."""
+    """The libraries that cleave-run links, but for the C library."""
     linked = subprocess.run(["ldd", tool(build, "cleave-run")], capture_output=True, text=True,
                             check=True).stdout
     for line in linked.splitlines():
@@ -176,7 +176,7 @@ class Bundle:
             shutil.copyfileobj(program, packed)
 
     def add_case(self, case):
-        """The runs of a small model, with the losses of the processor."""
+        """The runs of a small model, with the losses of the CPU."""
         print(f"{case.name} ...", file=sys.stderr, flush=True)
         model, native = self.work / "model.mlir", self.work / "native.so"
         write_model(model, case.model, case.sizes)

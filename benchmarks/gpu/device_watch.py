@@ -58,7 +58,7 @@ class Nvml:
         return memory and memory.used
 
     def sample(self):
-        """The columns behind the seconds."""
+        """The columns after the seconds."""
         watts = self.ask("nvmlDeviceGetPowerUsage")
         return (self.ask("nvmlDeviceGetClockInfo", 1), self.ask("nvmlDeviceGetClockInfo", 2),
                 None if watts is None else watts / 1e3,
@@ -155,7 +155,7 @@ class Clocks(Watch):
             writer.writerows([f"{row[0]:.2f}", *row[1:]] for row in self.rows)
 
     def between(self, begin, end):
-        """What was sampled from `begin` to `end` (of time.time()), where the device was at work:
+        """The samples from `begin` to `end` (of time.time()), where the device was at work:
         above half of the watts that it took at most. None without samples."""
         rows = [row for row in self.rows
                 if begin <= row[0] + self.began <= end and row[3] is not None]

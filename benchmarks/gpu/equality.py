@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Trains small models, and compares their losses with those of the processor: plainly, and under
+"""Trains small models, and compares their losses with those of the CPU: plainly, and under
 the checkers of compute-sanitizer."""
 
 import glob
@@ -19,7 +19,7 @@ FOUND = 86
 
 
 def compare_case(run, case, name, flags=(), **how):
-    """Trains a small model; returns whether its losses are those of the processor, and facts."""
+    """Trains a small model; returns whether its losses are those of the CPU, and facts."""
     began = time.time()
     lines, why = run.train(
         name, case["artifact"], case["steps"], "--random-init", "--data", HERE / "tokens.bin",

@@ -55,7 +55,7 @@ def compare_losses(run, cases, weights):
     mode = run.options.modes.split(",")[0] or "compile"
 
     def torch(name, precision, residual, mode):
-        # What cannot be compiled, as where there is no compiler of C, runs eagerly.
+        # Code that cannot be compiled, as where there is no compiler of C, runs eagerly.
         for how in dict.fromkeys([mode, "eager"]):
             found, why = run.torch(
                 f"loss-{name}-{how}".replace(" ", "-"), "loss", json.dumps(case), f"--mode={how}",

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What NCCL and the driver cost a process, measured by their binary interfaces. Prints a line of JSON
+"""The costs of NCCL and the driver for a process, measured by their binary interfaces. Prints a line of JSON
 for each figure. Parts of two processes, each with --rank, which meet in the folder --meet:
 
   memory    bytes of the device that each communicator takes: created, after its first all-reduce,
@@ -10,12 +10,12 @@ for each figure. Parts of two processes, each with --rank, which meet in the fol
   abort     the ends of two communicators in which the other rank does not take part, one after
             another
   abort-grouped  the same in one group
-  watchdog  launches behind an exchange that does not end: which one the host waits in, and whether
+  watchdog  launches after an exchange that does not end: which one the host waits in, and whether
             an abort by another thread frees it
 
 and of one process:
 
-  launches  1,100 launches behind a kernel that is at work: which one the host waits in
+  launches  1,100 launches after a kernel that is at work: which one the host waits in
   lazy      what waits for a kernel that is at work: loading a module and its kernel, the first
             launch of it, and the first product of cuBLASLt"""
 
@@ -371,7 +371,7 @@ def main():
     else:
         nccl = Nccl(device, Meeting(options.meet, options.rank, options.ranks))
         TWO[options.part](device, nccl, options)
-    # What is still under way is not waited for.
+    # Work that is still under way is not waited for.
     sys.stdout.flush()
     os._exit(0)
 

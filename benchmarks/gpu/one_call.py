@@ -65,7 +65,7 @@ def products(run, cases, environment):
     said, why = run.execute([sys.executable, run.here / "products.py", json.dumps(shapes),
                              f"--seconds={0.8 * seconds:.0f}",
                              f"--sustain={run.options.sustain}"], "products", environment, seconds)
-    if said is None:  # What was measured before it ended counts.
+    if said is None:  # Measurements before it ended count.
         said = (run.folder / "products.out").read_text()
         run.fail(products=None, failed=why)
     rows = []

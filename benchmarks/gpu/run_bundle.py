@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Runs a bundle (bundle.py) on a machine with a GPU.
 
-  test   trains small models, and compares their losses with those of the processor
+  test   trains small models, and compares their losses with those of the CPU
   bench  times training of GPT-2 beside PyTorch, and compares memory and rates of kernels
   loss   trains GPT-2 from the same weights on the same tokens by Cleave and by PyTorch, in bf16,
          and compares both with PyTorch in f32

@@ -159,7 +159,7 @@ def environment(more=()):
             "CLEAVE_CUDA_LIBRARIES": ":".join(filter(None, folders)), **dict(more)}
 
 
-#: What is said of a machine without a GPU.
+#: The message on a machine without a GPU.
 NO_GPU = "no GPU"
 
 

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""NCCL by two processes on one card: losses beside the processor's, what is said when a process is
+"""NCCL by two processes on one card: losses beside the CPU's, what is said when a process is
 killed, and what NCCL and the driver cost (nccl_costs.py).
 
 NCCL refuses ranks that share a GPU ("Duplicate GPU detected", "Multiple Ranks are using the same
@@ -19,7 +19,7 @@ import time
 import kernel_rates
 from session import HERE
 
-#: What a rank of NCCL needs where two processes share a card.
+#: The environment of a rank of NCCL where two processes share a card.
 NCCL = {"CLEAVE_NCCL": "on", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1",
         "NCCL_NET": "Socket", "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "WARN"}
 #: How NCCL is brought to take two processes of one card.
@@ -70,7 +70,7 @@ class Card:
             "LOCAL_WORLD_SIZE": str(case["ranks"]), "CLEAVE_PORT": port})
 
     def measure(self, part, ranks, seconds, *flags):
-        """What a part of nccl_costs.py finds: codes, lines, and the last words of a rank that
+        """The findings of a part of nccl_costs.py: codes, lines, and the last words of a rank that
         failed."""
         with tempfile.TemporaryDirectory() as meeting:
             codes = end(self.start(part, ranks, lambda rank: [
@@ -144,7 +144,7 @@ def find_way(card):
 
 
 def train(card, cases):
-    """Losses of two processes beside the processor's, and the host's times of collectives."""
+    """Losses of two processes beside the CPU's, and the host's times of collectives."""
     run, rows, collectives = card.run, [], []
     for case in cases:
         name = case["name"]

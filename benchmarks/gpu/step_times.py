@@ -126,7 +126,7 @@ def bench(run, cases, stages=None):
         run.say(rates=found) if found else run.fail(rates=None, failed=why)
     modes = [mode for mode in run.options.modes.split(",") if mode]
     ours, theirs = {}, {case["beside"]: {} for case in cases}
-    # What matters most comes first, should time run out: Cleave and the first mode of all models.
+    # The most important comes first, should time run out: Cleave and the first mode of all models.
     work = []
     for index, mode in enumerate([None, *modes] if not modes else modes):
         for case in cases:

@@ -200,7 +200,7 @@ def time_steps(options):
     labels = next_tokens(ids)
     times = []
     for index in range(options.steps + WARM_UP):
-        # What compiling and tuning took does not count; memory of graphs is only seen as they are
+        # The time of compiling and tuning does not count; memory of graphs is only seen as they are
         # recorded.
         if index == WARM_UP and DEVICE == "cuda" and not trainer.keep:
             torch.cuda.reset_peak_memory_stats()
@@ -262,7 +262,7 @@ def median_seconds(work, times=10):
 
 
 def measure_rates(_):
-    # The processor takes less, so that tests of this end.
+    # The CPU takes less, so that tests of this end.
     size, side = (2 << 30, 8192) if DEVICE == "cuda" else (16 << 20, 256)
     source = torch.randint(256, (size,), dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)

@@ -38,7 +38,7 @@ from proofs import ALL  # noqa: E402
 os.environ.setdefault("CLEAVE_CHECK", "off")
 # An error of a pass has its name, in all tests.
 os.environ.setdefault("CLEAVE_VERIFY", "passes")
-# What a user's programs left on this machine is none of a test's; test_compile_cache.py has a
+# Files that a user's programs left on this machine is none of a test's; test_compile_cache.py has a
 # folder of its own.
 os.environ["CLEAVE_CACHE"] = "off"
 
@@ -148,7 +148,7 @@ def pytest_sessionfinish(session, exitstatus):
     notes = ledger.read(folder)
     shutil.rmtree(folder)
     if exitstatus != 0:
-        return  # What a test that failed would have noted is missing.
+        return  # The notes of a test that failed are missing.
     for name, facts in notes.items():
         try:
             importlib.import_module(name).check_all(facts)

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What runs on a machine with a GPU (benchmarks/gpu), on the stand-in of one (test/fake_cuda), whose
+"""The programs for a machine with a GPU (benchmarks/gpu), on the stand-in of one (test/fake_cuda), whose
 times mean nothing. The whole of it with ``CLEAVE_TEST_ALL=1``."""
 
 import contextlib
@@ -132,7 +132,7 @@ def shared_costs():
 
 
 def cudnn():
-    """NVIDIA's, behind the stand-in."""
+    """NVIDIA's, after the stand-in."""
     found = os.environ.get("CLEAVE_FAKE_CUDNN") or next(
         (path for place in sys.path for path in glob.glob(
             os.path.join(place, "nvidia", "cudnn", "lib", "libcudnn.so.9"))), None)
@@ -410,7 +410,7 @@ def test_processes_on_one_card(card, monkeypatch):
 
 @needs_nccl
 def test_what_nccl_costs_the_host(card):
-    """The host waits in the launch for which a queue has no room, also behind an exchange that does
+    """The host waits in the launch for which a queue has no room, also after an exchange that does
     not end, until another thread aborts it; aborts of one group do not wait for each other."""
     card.way = "hosts"
     codes, lines, why = card.measure("host", 2, 60, "--calls=20")

@@ -16,10 +16,10 @@ from cleave.testing.tools import ToolError, run_tool, tool
 from cleave.compiler.entrance import grouped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-#: The end of a literal, and what is written behind it.
+#: The end of a literal, and what is written after it.
 NUMBERED = re.compile(
     r'"(?:[^"\\\n]|\\.)*\b(?P<what>argument|operand|result)s? "(?:[),]|\s)*(?:<<|\+)\s*(?P<value>[^";]*)')
-#: What has a function's arguments and results.
+#: Ops that have a function's arguments and results.
 FUNCTIONS = "function", "program", "part", "entry", "terminator", "returnOp", "step", "source"
 #: Where there is no name to give.
 WITHOUT_NAMES = {

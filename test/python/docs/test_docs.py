@@ -12,7 +12,7 @@ import proofs
 from doc_anchors import anchors
 from doc_blocks import PAGES, ROOT, SHOWN, Page, blocks
 
-#: What is run by default: the first Python that a newcomer meets.
+#: The blocks that are run by default: the first Python that a newcomer meets.
 SAMPLE = {"README.md": 1, "Tutorial.md": 3}
 #: The characters of a line of code that the site shows without scrolling.
 WIDTH = 76

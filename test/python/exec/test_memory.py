@@ -33,20 +33,20 @@ SIZES = {
 
 @dataclasses.dataclass
 class Run:
-    """What is known of a run of STEPS steps."""
+    """The facts of a run of STEPS steps."""
 
     #: Bytes of the arena, as the compiler reports.
     arena: int
     #: The log's lines.
     metrics: list
-    #: What the recorder saw: allocations, and page faults after each step.
+    #: The recorded events: allocations, and page faults after each step.
     allocations: list
     faults: dict
     #: Mappings of the process after the last step: start, end, KiB by name.
     mappings: list
     #: /proc/self/status then, in bytes by name.
     status: dict
-    #: What the program printed.
+    #: The output of the program.
     output: str
 
 

@@ -95,7 +95,7 @@ def test_resumed_anywhere(kind, databases, shuffle):  # noqa: F811
         positions.append(one.position)
     kept = [i for i, x in ROWS if x % 5]
     assert sorted(sum(batches, [])) == sorted(kept * 2)
-    # After the end, also the rows that were left out are behind.
+    # After the end, the position counts the rows that were left out, too.
     assert one.used == 100
     for at, position in enumerate(positions):
         other = feed()

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What goes wrong between a database and a batch: each has a message with its place, and the feed
+"""Errors between a database and a batch: each has a message with its place, and the feed
 goes on from where it was, once the reason is gone."""
 
 import datetime

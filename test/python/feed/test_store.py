@@ -226,7 +226,7 @@ def test_a_damaged_model(one_store, databases, step, other, damage):  # noqa: F8
 @pytest.mark.parametrize("damage", ["part", "file", "record"])
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_damaged_model_is_not_fetched(one_store, databases, step, tmp_path, damage, fresh):  # noqa: F811
-    """The folder has no checkpoint, and nothing else, behind the error; also if the files and their
+    """The folder has no checkpoint, and nothing else, after the error; also if the files and their
     hashes in the record fit each other, and are not those of the model's name."""
     name, folder = one_store.save(step), tmp_path / "fetched"
     with sqlite3.connect(databases.sqlite("models")) as connection:

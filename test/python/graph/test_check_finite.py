@@ -180,7 +180,7 @@ def test_nothing_changes(settings):
 
 @pytest.mark.parametrize("settings", [dict(), dict(mesh={"dp": 2}, plan=["zero1"])], ids=name_of)
 def test_large_gradients_are_finite(settings):
-    """An element whose square overflows is no reason to stop."""
+    """An element whose square overflows is not a reason to stop."""
     on, off = (compiled(check_finite=check, optimizer=cleave.SGD(lr=1e-38), **settings)
                for check in (True, False))
     for step in (on, off):

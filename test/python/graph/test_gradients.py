@@ -22,7 +22,7 @@ TOLERANCE = 1e-9
 
 
 def gradient_floor(key, gradients):
-    """What a gradient that should be 0 is compared with: 1e-4 of the draw's norm.
+    """The bound of a gradient that should be 0: 1e-4 of the draw's norm.
 
     A bias that shifts all scores alike, say, has the gradient 0 up to rounding.
     """

@@ -91,7 +91,7 @@ HEAD = ("norm.weight", "norm.bias", "table.weight")
 def by_hand(model, auxiliary, ids, labels, horizon):
     """The losses of the auxiliary heads and of the last one, for `backward`.
 
-    `auxiliary[k]` are the parameters of the head behind module k by the names of the
+    `auxiliary[k]` are the parameters of the head after module k by the names of the
     model's. Module j is trained by the loss of head min(j + horizon, LAYERS) - 1.
     """
     own = dict(model.named_parameters())
@@ -143,7 +143,7 @@ def emit(folder, model, phase, *flags):
 
 
 def named_inputs(model, auxiliary, program):
-    """What @train takes: the parameters of both, and anything for the rest."""
+    """The inputs of @train: the parameters of both, and anything for the rest."""
     values = random_inputs(program)
     ids, labels = tokens()
     values |= {"ids": ids.numpy(), "labels": labels.numpy()}
@@ -290,7 +290,7 @@ def compiled(model, horizon, **settings):
 
 @pytest.mark.parametrize("horizon", HORIZONS)
 def test_training_equals_pytorch(horizon):
-    """All losses of 20 steps, and the weights behind them."""
+    """All losses of 20 steps, and the weights after them."""
     model = language()
     step = compiled(model, horizon)
     auxiliary = heads_of(model)

@@ -27,7 +27,7 @@ NEVER_TAKEN = {
     "modules=2": "they are those of grad_horizon",
 }
 
-#: What passes are never drawn, and why.
+#: Passes that are never drawn, and why.
 NEVER_RUN = {
     "spmd-place": "the former name of spmd-seed-shardings",
     "exec-merge-launches": "programs of GPUs alone have it: test_cuda_device.py, MemoryTest.cpp",
@@ -69,7 +69,7 @@ def registered_passes():
 
 
 def named_by(message):
-    """What a message lists behind `there are`."""
+    """The names that a message lists after `there are`."""
     return set(re.findall(r"[\w-]+", re.split("[;\n]", message.split("there are", 1)[1])[0]))
 
 
@@ -103,9 +103,9 @@ def test_what_is_scheduled_is_the_step(first):
     report = json.loads(run_tool([tool("cleave-fuzz"), "--options", f"--seed={first}",
                                   f"--count={count}"]))
     assert report["failures"] == 0
-    # What is refused is changed until it is legal.
+    # A refused draw is changed until it is legal.
     assert report["agree"] >= 0.9 * count and report["refused"] <= 0.05 * count, report
-    # A step that is not finite is no agreement.
+    # A step that is not finite is not an agreement.
     assert report["not_finite"] <= 2, report
     unknown = [text for text in report["refusals"]
                if not any(reason in text for reason in REFUSALS)]

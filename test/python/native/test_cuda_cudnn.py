@@ -73,7 +73,7 @@ def compiled(folder, family, *flags, heads=4, targets=("native", "device")):
 
 @pytest.fixture(scope="module")
 def gpt(tmp_path_factory):
-    """GPT in bf16, for the processor and for a GPU."""
+    """GPT in bf16, for the CPU and for a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
         return compiled(tmp_path_factory.mktemp("gpt"), "gpt", "--precision=bf16")
@@ -89,7 +89,7 @@ def check_steps(native, device, tmp_path, monkeypatch):
     monkeypatch.setenv("CLEAVE_FAKE_ORDER", "7")
     found = run_apart(device)
     assert set(calls(tmp_path / "record")) == {"cudnn-forward", "cudnn-backward"}
-    # Probabilities are rounded to 16 bits here, and not on the processor.
+    # Probabilities are rounded to 16 bits here, and not on the CPU.
     assert not list(differences(expected, found, "fp16"))
 
 
@@ -123,7 +123,7 @@ def test_graphs_have_the_same_bits(gpt, tmp_path, monkeypatch):
 
 
 def stopped(artifact):
-    """What opening the artifact in another process says."""
+    """The message of opening the artifact in another process."""
     result = subprocess.run(
         [sys.executable, "-c", "import sys; from cleave import _runtime; _runtime.open(sys.argv[1])",
          str(artifact)], capture_output=True, text=True, timeout=60,

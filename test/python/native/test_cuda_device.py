@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Whole training steps on a GPU that is a stand-in (test/fake_cuda): the real plugin, the printed
 kernels, NVIDIA's libraries replaced by ones that run on the host; against the same steps on the
-processor. It proves the plugin, its order of work and the kernels' structure, not the last bits of
+CPU. It proves the plugin, its order of work and the kernels' structure, not the last bits of
 a device's functions, nor anything of its speed."""
 
 import json
@@ -61,7 +61,7 @@ def test_steps_agree(family, precision, layout, tmp_path, monkeypatch):
     monkeypatch.setenv("CLEAVE_FAKE_SUMS", "7")
     found = run_apart(device)
     exact, _ = compile_both(path, tmp_path, *plain("f32", layout))
-    # Gradients of gathered keys are f32: the processor's attention, which computes them from f32,
+    # Gradients of gathered keys are f32: the CPU's attention, which computes them from f32,
     # is nearer to f32 there than with one rank, and the device's, from rounded numbers, as near.
     most = 2.5 if layout == "context" else 1.5
     assert not list(farther(run(exact), expected, found, most))
@@ -138,7 +138,7 @@ def test_inputs_are_read_as_they_were_given(order, tmp_path, monkeypatch):
 
 
 def calls_of_a_step(artifact, folder, monkeypatch):
-    """What a step after the first two gives to the driver, but for what is in graphs."""
+    """The calls of a step after the first two to the driver, but for what is in graphs."""
     counts = []
     for steps in (4, 5):
         record = folder / f"calls{steps}"
@@ -152,7 +152,7 @@ def calls_of_a_step(artifact, folder, monkeypatch):
 @pytest.mark.parametrize("flags", [[], ["--micro-batches=4", "--precision=bf16"],
                                    ["--offload=state"], ["--offload=state,saved"]], ids=" ".join)
 def test_a_step_is_two_graphs(flags, tmp_path, monkeypatch):
-    """All before the check that the host waits for, and the updates; copies of the second tier are
+    """All before the check that the host waits for, and the updates; copies of offload memory are
     in them. Besides, there is what the host gives and takes, and the check."""
     _, device = compile_both(model("gpt", tmp_path), tmp_path, "--optimizer=adamw", "--max-grad-norm=1", *flags)
     calls = calls_of_a_step(device, tmp_path, monkeypatch)
@@ -209,7 +209,7 @@ def artifact(tmp_path_factory):
 
 
 def opened(artifact, sharing=1, **environment):
-    """What opening the artifact in another process says."""
+    """The message of opening the artifact in another process."""
     script = ("import sys; from cleave import _runtime; "
               "_runtime.open(sys.argv[1], ranks_per_device=int(sys.argv[2]))")
     result = subprocess.run(
@@ -230,7 +230,7 @@ def test_a_later_device_runs_ptx(artifact, monkeypatch):
 
 
 def test_a_device_needs_no_library_of_the_processor(artifact, tmp_path):
-    """oneDNN is opened where products are computed on the processor."""
+    """oneDNN is opened where matmuls are computed on the CPU."""
     (tmp_path / "libdnnl.so.2").write_text("not a library")
     native = compile_both(model("gpt", tmp_path), tmp_path)[0]
     assert opened(artifact, LD_LIBRARY_PATH=str(tmp_path)) == ""
@@ -256,7 +256,7 @@ def test_refusals(artifact, tmp_path):
 
 
 def started(artifact, folder, *flags, **environment):
-    """What cleave-run says, which must be an error."""
+    """The message of cleave-run, which must be an error."""
     data = folder / "tokens.bin"
     data.write_bytes((np.arange(4096, dtype=np.uint16) % 64).tobytes())
     result = subprocess.run(
@@ -517,7 +517,7 @@ def test_ranges_are_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ways", ["host", "shared"])
 def test_deterministic_steps_have_the_same_bits(ways, tmp_path, monkeypatch):
-    """In every run, and on one rank and two, as on the processor: what is summed over grains and
+    """In every run, and on one rank and two, as on the CPU: what is summed over grains and
     ranks has one order."""
     monkeypatch.setenv("CLEAVE_NCCL", "off")
     monkeypatch.setenv("CLEAVE_SHARED_GPU", "on" if ways == "shared" else "off")

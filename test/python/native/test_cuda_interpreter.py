@@ -32,7 +32,7 @@ def compiled(path, folder, precision):
 
 
 def interpreted(text, given, mode):
-    """What `step_runs.run` gives after one step: results of the step and of evaluation by the
+    """The results of `step_runs.run` after one step: results of the step and of evaluation by the
     parameters that it leaves, the parameters before, and those after it."""
     given = {**given, "rng": np.array([3, 1], np.int64), "step": np.int64(1)}
     after, _ = interpret(text, given, entry="train", mode=mode)

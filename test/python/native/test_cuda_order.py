@@ -70,7 +70,7 @@ def exchanges(way, monkeypatch):
 
 @pytest.mark.parametrize("layout, precision, way", CASES if ALL else SAMPLE)
 def test_all_work_is_ordered(layout, precision, way, tmp_path, monkeypatch):
-    """Of each rank: computation, copies of the second tier, collectives and transfers, what is
+    """Of each rank: computation, copies of offload memory, collectives and transfers, what is
     exchanged through the host, and what the host reads and writes. Without any of its waits or
     events, or with a command on a stream of its own, it is not: none is more than is needed."""
     options = exchanges(way, monkeypatch)
@@ -142,7 +142,7 @@ def test_races_are_found():
     first, second = work("a", [], one), work("b", other, [])
     assert stream_races.find_races([first, second]) == [(0, 1)]
     assert not stream_races.find_races([first, *order, second])
-    # An event before the work, or a wait after it, orders nothing; nor does one of the tier.
+    # An event before the work, or a wait after it, orders nothing; nor does one of offload memory.
     assert stream_races.find_races([order[0], first, order[1], second])
     assert stream_races.find_races([first, order[0], second, order[1]])
     assert not stream_races.find_races([first, finish, second])
@@ -171,7 +171,7 @@ def lines_of_runs(record):
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory):
-    """Programs of one rank on the processor and on a GPU."""
+    """Programs of one rank on the CPU and on a GPU."""
     folder = tmp_path_factory.mktemp("fed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLEAVE_CUDA_LIBRARIES", str(FAKE))
@@ -213,7 +213,7 @@ def test_inputs_are_given_while_a_run_is_under_way(entry, result, fed, tmp_path,
 
 
 def test_fed_steps_have_the_same_bits(fed, monkeypatch):
-    """With inputs of its own for each step; as on the processor, but for rounding."""
+    """With inputs of its own for each step; as on the CPU, but for rounding."""
     entries = ["train"] * 4 + ["evaluate", "train", "evaluate", "evaluate", "train"]
     expected, results = feed_apart(fed[0], entries), []
     assert len(expected) > 20
@@ -251,7 +251,7 @@ def test_order_of_work_does_not_matter(layout, precision, way, tmp_path, monkeyp
 
 # Seeded faults ------------------------------------------------------------------------
 
-#: What the driver does wrong at the n-th call of its kind.
+#: The faults of the driver at the n-th call of its kind.
 FAULTS = ["grid", "offset", "offset-last", "skip", "skip-call"]
 
 #: Where a fault changes nothing, and why:
@@ -300,7 +300,7 @@ def step(tmp_path_factory):
 
 
 def test_faults_are_many(step, tmp_path, monkeypatch):
-    """What a full run tries: 300 and more that count, beside those that are listed as
+    """The faults of a full run: 300 and more that count, beside those that are listed as
     equivalent."""
     monkeypatch.setenv("CLEAVE_CUDA_GRAPHS", "off")
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))

@@ -40,7 +40,7 @@ LAYOUTS = {
     "1f1b": (2, ["--mesh=pp=2", "--micro-batches=4", "--schedule=1f1b"]),
     "both": (4, ["--mesh=dp=2,tp=2", "--plan=megatron-sp,zero1", "--precision=bf16"]),
 }
-#: What another launch may have set.
+#: Variables that another launch may have set.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
              "CLEAVE_PORT", "CLEAVE_ADDRESS", "CLEAVE_PATIENCE", "SLURM_PROCID", "SLURM_NTASKS",
              "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")

@@ -90,7 +90,7 @@ def test_faults_are_found(fault, tmp_path, monkeypatch):
     """A wrong kernel gives another step, a crash or threads that wait forever. Barriers are left out
     in test_cuda_order."""
     path = model("gpt", tmp_path)
-    # What rounding would hide is seen in f32.
+    # Faults that rounding would hide are seen in f32.
     precision = "bf16" if fault == "rounding" else "f32"
     native, text = compile_both(path, precision, "one", tmp_path)
     pattern, change = FAULTS[fault]

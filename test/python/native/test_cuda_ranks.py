@@ -1,8 +1,8 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Collectives between GPUs that are stand-ins (test/fake_cuda): the real plugin, with NVIDIA's
-libraries replaced by ones that run on the host, against the same steps on the processor. The
-stand-in of NCCL sums in another order than the processor, so that results agree within bounds."""
+libraries replaced by ones that run on the host, against the same steps on the CPU. The
+stand-in of NCCL sums in another order than the CPU, so that results agree within bounds."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def compiled(layout, precision, folder):
 
 
 def disagree(layout, precision, expected, found, folder):
-    """What differs by more than rounding does. Many layers add up roundings to 16 bits: then what
+    """The results that differ by more than rounding. Many layers add up roundings to 16 bits: then what
     is farther from f32 than the same roundings in another order."""
     if layout in DEEP and precision == "bf16":
         exact, _ = compiled(layout, "f32", folder)
@@ -106,7 +106,7 @@ def test_steps_agree(layout, precision, tmp_path, monkeypatch):
     else [("both", "bf16"), ("1f1b", "f32")])
 def test_ranks_that_share_a_gpu(layout, precision, tmp_path, monkeypatch):
     """What they exchange stays on the device, in any order of work, with the bits of what goes
-    through the host, which reduces as the processor's ranks do."""
+    through the host, which reduces as the CPU's ranks do."""
     native, device = compiled(layout, precision, tmp_path)
     monkeypatch.setenv("CLEAVE_FAKE_DEVICES", "1")
     monkeypatch.setenv("CLEAVE_FAKE_RECORD", str(tmp_path / "record"))

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What the CUDA text of every scalar op and conversion gives in every type, compiled for the host
+"""The results of the CUDA text of every scalar op and conversion in every type, compiled for the host
 with NVIDIA's own types, against PyTorch: at random values and at edges. Ops of narrow floats are
 computed in f32 and rounded once."""
 
@@ -139,7 +139,7 @@ def expected(name, source, result, a, b):
 
 
 def in_range(name, source, result, a):
-    """What an op is defined for."""
+    """The domain of an op."""
     if name.startswith("fptosi"):
         info = torch.iinfo(TYPES[result])
         x = a.double()

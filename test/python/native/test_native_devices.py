@@ -55,7 +55,7 @@ def drawn_placement(seed):
 
 
 def commands(text, **options):
-    """What the collectives of a placed model are."""
+    """The collectives of a placed model."""
     out = optimize(text, "--graph-differentiate", "--graph-apply-optimizer=optimizer=sgd",
                    "--spmd-seed-shardings", "--spmd-propagate", "--spmd-partition")
     return set(re.findall(r"spmd\.(all_\w+|reduce_scatter|permute)", out))

@@ -39,7 +39,7 @@ def sent(totals):
 
 
 def expected(position, sequence):
-    """What a rank of a position sends in a step: a layer, and the table of tokens or the
+    """The elements that a rank of a position sends in a step: a layer, and the table of tokens or the
     head. In each of m micro-batches it has b / (2 m) samples and s / 2 positions, so that
     values are bsh / 4 in a step; its weights are halves, but those of norms."""
     value = B * S * H // 4

@@ -109,7 +109,7 @@ def places_of(program, position):
 @pytest.mark.parametrize("m", [6, 13])
 def test_memory_of_versions(m):
     """Stage s of 4 holds up to 4-s versions of what forward and backward read, and one
-    of moments; behind a call the newest is where the first was."""
+    of moments; after a call the newest is where the first was."""
     case = case_of("gpt2", m)
     step = asynchronous(case, 4, m, cleave.AdamW(lr=1e-3))
     first = float(step(*case.batches[0]))

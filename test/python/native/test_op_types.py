@@ -22,7 +22,7 @@ FLOATS = ["f32", "bf16", "f16", "f8E4M3FN", "f8E5M2"]
 INTEGERS = ["i64", "i32", "i8", "i1"]
 TYPES = FLOATS + INTEGERS
 
-#: What is refused in floats below f32, and why.
+#: Refused ops in floats below f32, and why.
 REFUSED = {
     "attention_onto": "onto must have the types of the results",  # of which one is f32
     "uniform_numbers": "result must be f32 or f64: a narrower type rounds to 1",
@@ -78,7 +78,7 @@ def test_ops(element, tmp_path):
 
 @pytest.mark.parametrize("element", FLOATS)
 def test_factors_from_integers(element, tmp_path):
-    """Flags and integers are factors of products, behind a cast."""
+    """Flags and integers are factors of products, after a cast."""
     arguments, lines, results, given = [], [], [], {"w": torch.ones(3)}
     random = torch.Generator().manual_seed(3)
     given["y"] = torch.randn(6, 5, generator=random)

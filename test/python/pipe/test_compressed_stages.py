@@ -1,8 +1,8 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What stages send each other in few elements: the largest of each row, and their gradients.
+"""Values that stages send each other in few elements: the largest of each row, and their gradients.
 
-The step of whole tensors (`--emit=step`) has the masks; one device interprets it in f64. Programs
+The step of global tensors (`--emit=step`) has the masks; one device interprets it in f64. Programs
 of stages equal it, whatever their schedule and what else is split.
 """
 
@@ -46,7 +46,7 @@ CASES = [
 
 
 def masked(folder, name, mesh, *flags, density=DENSITY, optimizer="adamw"):
-    """The step of whole tensors."""
+    """The step of global tensors."""
     kept = [flag for flag in flags if flag.startswith(("--stages", "--virtual-stages", "--schedule"))]
     return emit(folder, name, "step", *OPTIMIZERS[optimizer], f"--mesh={mesh}",
                 f"--compress-stages={density}", *kept)
@@ -71,7 +71,7 @@ def test_stages_equal_the_step_of_whole_tensors(tmp_path, case):
     ("llama", 2, 4, "sgd", None, ""), ("gpt2", 4, 4, "adamw", 1, ""),
     ("llama", 2, 4, "adamw", None, "dp=2")], ids=str)
 def test_pipedream_equals_its_simulation(tmp_path, name, p, m, optimizer, bound, inner):
-    """A micro-batch is a step of the masked network on whole tensors, of which each stage has the
+    """A micro-batch is a step of the masked network on global tensors, of which each stage has the
     weights of PipeDream's rule; backward has the masks of its forward. Over two calls."""
     flags, make_optimizer = ASYNCHRONOUS[optimizer]
     packed = [f"--compress-stages={DENSITY}", *flags]
@@ -125,7 +125,7 @@ def test_gradients_are_those_of_the_masked_network(tmp_path):
 
 
 def test_each_row_sends_its_largest_elements(tmp_path):
-    """Of one layer before and one behind the boundary, beside NumPy."""
+    """Of one layer before and one after the boundary, beside NumPy."""
     path = tmp_path / "two.mlir"
     path.write_text("""
         func.func @loss(%a: tensor<8xf64> {graph.name = "a", graph.role = "parameter"},
@@ -263,7 +263,7 @@ NATIVE = [({"pp": 2}, None, "gpipe", None), ({"pp": 2, "dp": 2}, "zero1", "1f1b"
 
 @pytest.mark.parametrize("mesh, plan, schedule, chunks", NATIVE, ids=str)
 def test_ranks_equal_the_interpreter(tmp_path, mesh, plan, schedule, chunks):
-    """Loss, gradients and weights of one step: the interpreter's, of whole tensors in f64."""
+    """Loss, gradients and weights of one step: the interpreter's, of global tensors in f64."""
     sizes = {**SMALL, "layers": 4}
     step = compiled(0.1, mesh=mesh, sizes=sizes, plan=plan, schedule=schedule, virtual_stages=chunks,
                     optimizer=cleave.SGD(lr=0.1, momentum=0.9))

@@ -37,7 +37,7 @@ def actions(program, entry="train"):
 
 
 def check_order(program):
-    """Whatever a position gathers comes before its forward, and what it reduces behind
+    """Whatever a position gathers comes before its forward, and what it reduces after
     its backward and before norms and updates."""
     for own in actions(program):
         runs = [re.sub(r"\d", "", action) for action in own if not set("<>") & set(action)]

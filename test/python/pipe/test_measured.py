@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a pipelined step really did: actions in the traces of `cleave-run`, shown beside
+"""The real course of a pipelined step: actions in the traces of `cleave-run`, shown beside
 what is predicted, and taken for the costs of another prediction. No test has a limit on
 how long anything takes."""
 
@@ -167,7 +167,7 @@ def test_each_action_is_traced_once(pipelines, schedule):
 
 
 def test_sums_are_sent_once(tmp_path):
-    """The gradient of a tied table, behind the last micro-batch."""
+    """The gradient of a tied table, after the last micro-batch."""
     pipeline = Pipeline(tmp_path, "zb-h1")
     lists = pipeline.lists()
     sent = {re.search(r"W\d+", word)[0] for words in lists for word in words
@@ -353,7 +353,7 @@ def test_large_files_are_not_read(pipelines, tmp_path):
 
 
 def test_measured_flags_that_fit_nothing(pipelines):
-    """A folder is no trace."""
+    """A folder is not a trace."""
     pipeline = pipelines("1f1b")
     for flag in ("--measured-costs", "--measured-timeline"):
         assert "error: " in pipeline.show(f"{flag}={pipeline.trace.parent}", code=1)

@@ -106,7 +106,7 @@ def test_bits_on_meshes(mesh, plan, micro_batches):
     check_equal(fusions, optimizer, batch=8, mesh=mesh, plan=plan, micro_batches=micro_batches)
 
 
-#: Schedules of other kinds, a vocabulary that does not divide, heads behind modules.
+#: Schedules of other kinds, a vocabulary that does not divide, heads after modules.
 OTHERS = [
     dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
     dict(mesh={"pp": 2}, micro_batches=4, schedule="interleaved", virtual_stages=2),

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What updates read of a whole parameter that two stages hold, with and without clipping.
+"""Norms of an entire parameter that two stages hold, with and without clipping.
 
 Part N of a stage cannot wait for that of an earlier stage, which sums the global norm. What
 depends on clipped gradients, such as LAMB's ratio of a parameter, is therefore computed by the

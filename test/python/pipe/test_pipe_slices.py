@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What stages send in slices: the same numbers as one device, and what it saves."""
+"""Values that stages send in slices: the same numbers as one device, and what it saves."""
 
 import random
 import re

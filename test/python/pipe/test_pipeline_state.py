@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a step of a pipeline leaves behind is what one rank leaves, wherever stages are cut."""
+"""The state after a step of a pipeline is that of one rank, wherever stages are cut."""
 
 import pytest
 import torch

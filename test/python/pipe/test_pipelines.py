@@ -35,7 +35,7 @@ CASES = [
 ]
 MODELS = ["gpt2", "llama", "bert", "mixtral"]
 
-#: Of models that are no row of layers.
+#: Of models that are not a row of layers.
 SHAPES = [("skips", "pp=2", "", 2), ("skips", "pp=4", "", 1), ("skips", "pp=3,dp=2", "zero3", 2),
           ("t5", "pp=2", "", 2), ("t5", "pp=4", "", 2), ("t5", "pp=2,tp=2", "megatron", 1)]
 

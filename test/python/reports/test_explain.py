@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a step says of itself in words: of which position, and in which unit."""
+"""The explanations of a step in words: of which position, and in which unit."""
 
 import re
 

@@ -59,7 +59,7 @@ def plan(path, *flags):
 
 
 def block(path, way, tensor, paper=True):
-    """What one layer saves: bytes, bytes of masks, tensors; in the setting of the paper, or by
+    """The saved values of one layer: bytes, bytes of masks, tensors; in the setting of the paper, or by
     default."""
     recipe, policy = WAYS[way]
     flags = [f"--recompute={policy}", "--fused-attention=off", "--optimizer-fusion=none",

@@ -57,7 +57,7 @@ MODELS = {
 
 
 def rows_of_steps():
-    """The cells of the page's table of steps behind the device, by model and device."""
+    """The cells of the page's table of steps right of the device, by model and device."""
     text = PAGE.read_text().split("### Of a step")[1]
     found, model = {}, None
     for line in text.splitlines():

@@ -35,7 +35,7 @@ def line(text, beginning):
 
 
 def test_ten_lines(step):
-    """What it needs, what it sends, and what bounds it, with the figures of the report."""
+    """Its memory, its collectives and the bound of its time, with the figures of the report."""
     text, report = step.explain(), step.report()
     assert 5 <= len(text.splitlines()) <= 10
     devices = 4 if "mesh" in text or "(" in line(text, "step: ") else 1

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What `cleave-run` does, seen from outside, with a small model written by hand.
+"""The behaviour of `cleave-run`, seen from outside, with a small model written by hand.
 
 CLEAVE_BUILD_DIR names the build folder (default: `build` of this checkout).
 """

@@ -68,7 +68,7 @@ def test_large_sums_have_the_bits_of_threads(folder, flags):
 
 @pytest.mark.skipif(not ALL, reason="with CLEAVE_TEST_ALL=1")
 def test_torchrun(folder):
-    """It finds the port behind that of the launcher."""
+    """It finds the port after that of the launcher."""
     flags = [*FLAGS, "--steps", 4]
     run(*flags, "--log", "threads.log")
     result = subprocess.run(

@@ -133,7 +133,7 @@ def train(size, mesh, flags, processes, folder):
 
 @functools.lru_cache(maxsize=None)
 def library_of_mpi(mesh, folder):
-    """What the processes of a mesh take at most, with next to nothing planned."""
+    """The peak of the processes of a mesh, with next to nothing planned."""
     return max(peak - before - planned
                for planned, _, before, peak in train(TINY, mesh, ("--micro-batches=4",), True,
                                                      folder))

@@ -114,7 +114,7 @@ def is_whole(files, versions):
 
 
 def versions_of(record, disk):
-    """What each save has written, by the text of its training.json."""
+    """The files of each save, by the text of its training.json."""
     found = []
 
     def look(node):

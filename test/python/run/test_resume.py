@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What `cleave-run --resume` continues, on how many ranks, and what it compares with the run
+"""The runs that `cleave-run --resume` continues, on how many ranks, and what it compares with the run
 that a checkpoint is of."""
 
 import os
@@ -37,7 +37,7 @@ def test_keep_counts_across_runs(folder):
     assert sorted(os.listdir("c")) == ["step-3", "step-4"]
     train("--steps", 5, *flags, start="--resume=c")
     assert sorted(os.listdir("c")) == ["step-4", "step-5"]
-    # What lies behind an earlier step is no older checkpoint.
+    # What lies after an earlier step is no older checkpoint.
     os.rename("c/step-4", "step-4")
     train("--steps", 6, *flags, start="--resume=c")
     os.rename("step-4", "c/step-4")

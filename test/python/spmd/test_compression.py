@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Compressed gradients: recurrences in NumPy, and the split step against the whole one.
 
-The program after `--spmd-compress-gradients` is one of whole tensors, in which workers are a
+The program after `--spmd-compress-gradients` is one of global tensors, in which workers are a
 dimension. Its gradients of each worker are those of PyTorch on the worker's samples; what a
 compressor makes of them is computed again in NumPy; and the program on ranks equals it.
 """
@@ -66,7 +66,7 @@ def zero_state(inputs):
             for name, value in inputs.items()}
 
 
-#: A refusal: ranks have no whole tensor whose codes they could send.
+#: A refusal: no rank has all of a tensor, whose codes it could send.
 CODES_OF_SHARDS = ("its codes are those of pieces of the whole tensor, of which a rank holds a "
                    "shard: compress parameters that no other axis shards")
 
@@ -190,7 +190,7 @@ def share(fraction, size):
 
 
 class Recurrence:
-    """What a compressor makes of `[workers, elements]` terms; state by name."""
+    """The result of a compressor for `[workers, elements]` terms; state by name."""
 
     def __init__(self, name, shape, workers):
         self.name, self.shape, self.workers, self.state = name, shape, workers, {}
@@ -516,7 +516,7 @@ def test_what_it_does_not_go_with(tmp_path, flags, message):
 
 
 def report(folder, model, *flags):
-    """What the compiler says on a step, and the communication of a rank in its report."""
+    """The remarks on a step, and the communication of a rank in its report."""
     path = folder / "report.json"
     said = subprocess.run([tool("cleave-compile"), model, "--plan-only", f"--report={path}", *flags],
                           capture_output=True, text=True, check=True).stderr
@@ -533,7 +533,7 @@ def layer(folder, rows, columns, samples=8):
 
 
 def ring(ranks, size):
-    """What a rank sends in an all-reduce of `size`."""
+    """The elements that a rank sends in an all-reduce of `size`."""
     return 2 * (ranks - 1) / ranks * size
 
 
@@ -610,7 +610,7 @@ def test_messages_have_the_sizes_of_their_formulas(tmp_path, compress, bytes_of)
 
 
 def test_ranks_of_a_node_compress_a_piece_each(tmp_path):
-    """HiTopKComm: equal to whole tensors; between nodes each rank sends the choice of its piece."""
+    """HiTopKComm: equal to global tensors; between nodes each rank sends the choice of its piece."""
     flags = dict(mesh="node=2,dp=4", recipes="dp(node),dp", more=["--compress-over=node"])
     arguments = "topk,density=0.1,smallest=8", flags.pop("mesh"), flags.pop("recipes")
     whole = compressed(tmp_path, *arguments, **flags)
@@ -651,7 +651,7 @@ def test_between_nodes_is_less_than_a_dense_sum(tmp_path, optimizer):
 
 @pytest.mark.parametrize("compress", ["topk,density=0.01", "powersgd,rank=4", "int8"])
 def test_stages_keep_their_gradients(tmp_path, compress):
-    """What stages send each other is what those of the dense step send."""
+    """Stages send each other as much as those of the dense step."""
     model = tmp_path / "gpt.mlir"
     assert write_model(["gpt", "--hidden", "64", "--heads", "4", "--layers", "2", "--seq", "16",
                  "--vocab", "64", "--batch", "16", "-o", str(model)]) == 0

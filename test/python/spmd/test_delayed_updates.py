@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Delayed updates: recurrences in NumPy, and the split step against the whole one.
 
-The program after `--graph-delay-updates` is one of whole tensors, which the interpreter runs:
+The program after `--graph-delay-updates` is one of global tensors, which the interpreter runs:
 each of its updates is computed again in NumPy, and the programs of ranks and stages equal it.
 """
 
@@ -150,7 +150,7 @@ NEXT = [
                          ids=str)
 def test_reductions_of_the_next_step(tmp_path, mesh, recipes, micro_batches, optimizer, more):
     """With reduce=next the terms of each worker wait, whose sum is what waits without. The ranks
-    equal the program of whole tensors."""
+    equal the program of global tensors."""
     delay, sizes = "--update-delay=2,*bias=1", (8, 8)
     flags = OPTIMIZERS[optimizer]
     layout = [f"--mesh={mesh}", f"--plan={recipes}", f"--micro-batches={micro_batches}", *more]

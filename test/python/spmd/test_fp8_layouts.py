@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Linear layers of 8 bits in every layout: the sharded program against one device, in f64.
 
-Scales and histories are those of whole tensors: of all ranks, micro-batches and stages. Without
+Scales and histories are those of global tensors: of all ranks, micro-batches and stages. Without
 rounding, a step with them is the same in all layouts, to 1e-10.
 """
 

@@ -85,7 +85,7 @@ PROGRAMS = {
                 [("q", AB, "x", "wq"), ("u", "tanh", "q"), ("wt", "neg", "wk"),
                  ("k", AB, "x", "wt"), ("v", AB, "x", "wv"), ("y", AB, "u", "wq")],
                 ["y", "k", "v"], "x", Q),
-    # As their gradients: what the first ones make is read behind the last.
+    # As their gradients: what the first ones make is read after the last.
     "backward": (["x", "wq", "wk", "dy"],
                  [("dq", "tanh", "dy"), ("wa", ATB, "x", "dq"), ("wb", "neg", "wa"),
                   ("xa", ABT, "dq", "wq"), ("dk", "neg", "dq"), ("wc", ATB, "x", "dk"),

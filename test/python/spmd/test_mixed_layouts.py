@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Mixed precision in every layout: the sharded program against one device, in f64.
 
-Casts are placed on whole tensors, and a partial sum is no complete one: without rounding, a
+Casts are placed on global tensors, and a partial sum is not a complete one: without rounding, a
 step of mixed precision is the same in all layouts, to 1e-10. Layouts are recipes, pairs of
 recipes, and pipelines by which any two of schedule, positions, recipe and model meet; each in
 one of the kinds below in turn. A sample has each recipe and each schedule; with

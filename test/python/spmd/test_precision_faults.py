@@ -68,7 +68,7 @@ def narrowed_parts(lines):
 
 
 def narrowed_sums(lines):
-    """Each sum in f16, and widened behind it."""
+    """Each sum in f16, and widened after it."""
     for i, line in enumerate(lines):
         found = SUM.match(line)
         own = found and shardings(lines, found[4])

@@ -4,7 +4,7 @@
 
 A pruned update is the dense one times a mask, which is computed again in NumPy; a step of quantized
 weights is the plain one at the rounded weights, of which only the update differs. The programs on
-ranks and in stages equal those of whole tensors.
+ranks and in stages equal those of global tensors.
 """
 
 import subprocess

@@ -3,7 +3,7 @@
 """Random reshards: planned, verified, and executed by the interpreter's ranks.
 
 Meshes of up to 16 positions, random source and target shardings. Where they do
-not divide, annotations of a whole tensor are padded, propagated and partitioned.
+not divide, annotations of a global tensor are padded, propagated and partitioned.
 500 by default, 12000 with ``CLEAVE_TEST_ALL=1``.
 """
 

@@ -22,7 +22,7 @@ from proofs import ALL
 
 DRAWS = 40 if ALL else 5
 
-# Ops of scalars, or, since a norm is no sum of norms, of whole tensors.
+# Ops of scalars, or, since a norm is no sum of norms, of global tensors.
 NEVER_SPLIT = {"graph.seed", "graph.check", "graph.global_norm"}
 
 # Draws dropout on what is a shard already, which is not split again; whole

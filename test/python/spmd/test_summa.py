@@ -112,7 +112,7 @@ def elements(text):
 
 
 def sent(text, parts):
-    """What a device sends in each kind of movement: (N - 1) / N of a part of N."""
+    """The elements that a device sends in each kind of collective: (N - 1) / N of a part of N."""
     result = {}
     for kind, part in re.findall(r"spmd\.(broadcast|reduce|all_\w+|permute)\b.*? : (tensor\S+)",
                                  text):

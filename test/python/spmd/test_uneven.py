@@ -222,7 +222,7 @@ def outside(value, shape):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_padding_has_no_gradient_and_no_state(tmp_path_factory, name, mesh, recipes):
     """Rows of the vocabulary that no token names: zero in the weights, their
-    gradients and the optimizer's state, before a step and behind it."""
+    gradients and the optimizer's state, before a step and after it."""
     if name == "llama":
         mesh = mesh.replace("tp=4", "tp=2")
     folder = tmp_path_factory.getbasetemp()

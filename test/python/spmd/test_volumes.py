@@ -71,7 +71,7 @@ def megatron_sp(name, n):
     """A layer gathers 4 bsh and scatters 4, and gathers again the inputs of its two
     first products: 10 (N - 1) / N bsh. The rows looked up are scattered, and their
     gradient gathered; the head's input is gathered, and its gradient scattered.
-    Norms, and biases behind a scatter, see other tokens on each rank: their gradients
+    Norms, and biases after a scatter, see other tokens on each rank: their gradients
     are summed. So is that of positions, of which each rank updates its part: the
     table, of S rows of H, and AdamW's two moments of it are gathered."""
     tables, moments = 1, 2

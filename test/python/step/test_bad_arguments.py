@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""The tools and modules, arguments and outputs that are no good."""
+"""The tools and modules, bad arguments and outputs."""
 
 import shutil
 import subprocess

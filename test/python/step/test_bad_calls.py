@@ -340,7 +340,7 @@ def test_artifacts(step, tmp_path):
 
 @pytest.mark.parametrize("path", [True, 1, 2, 0.5, b"x", "", "a\0b"])
 def test_pictures_have_a_path(step, path):
-    """A number is no open file, which would be closed."""
+    """A number is not an open file, which would be closed."""
     for draw in (step.memory, step.placement, step.schedule,
                  lambda svg: step.visualize("first.weight", svg=svg),
                  lambda svg: step.schedule(trace=svg)):

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a call of a step leaves out, what a step does not return, and what cannot be set."""
+"""Inputs that a call of a step leaves out, values that it does not return, and attributes that cannot be set."""
 
 import dataclasses
 import warnings

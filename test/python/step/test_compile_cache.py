@@ -100,7 +100,7 @@ def test_hit_is_miss(seed, cache, monkeypatch, caplog):
 
 
 def test_artifact(cache, tmp_path):
-    """What is saved of a program from the cache."""
+    """The saved artifact of a program from the cache."""
     written = []
     for name in ("miss.so", "hit.so"):
         compiled = small()

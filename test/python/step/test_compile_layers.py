@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What compilation costs by the number of layers: kernels are those of one
+"""The cost of compilation by the number of layers: kernels are those of one
 layer, and memory grows by the same for each further layer. Its time is linear
 in the uses of one value."""
 
@@ -73,7 +73,7 @@ def uses(kind, count):
         "    return %m : tensor<f32>", "  }", "}"])
 
 
-#: Prints the processor's seconds that a command takes itself.
+#: Prints the CPU time of a command itself, in seconds.
 SECONDS = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)

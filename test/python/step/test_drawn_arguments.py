@@ -19,7 +19,7 @@ X, Y = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.aran
 ARGUMENTS = [name for name in inspect.signature(cleave.compile).parameters
              if name not in ("model", "example_inputs", "loss_fn", "former")]
 NAMES = [*ARGUMENTS, *(name for name in OWNERS if name not in ARGUMENTS)]
-#: What no argument takes, and numbers that are out of the range of all.
+#: Values that no argument takes, and numbers that are out of the range of all.
 VALUES = {
     "object": object(), "bytes": b"x", "complex": 1j, "set": {1}, "function": lambda: 0,
     "module": nn.Linear(2, 2), "nested": [[None]], "of none": {None: None}, "nan": float("nan"),

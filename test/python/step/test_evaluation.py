@@ -124,7 +124,7 @@ def run(name, *arguments, cwd):
 
 
 def evaluate(folder, loss, data, *flags, parts=1):
-    """What `cleave-run` says of `data`: its output and the loss."""
+    """The evaluation of `data` by `cleave-run`: its output and the loss."""
     source = f"{folder / 'models.py'}:{loss}"
     assert trace_main([source, "-o", str(folder / "net.mlir")]) == 0
     run("cleave-compile", "net.mlir", "--micro-batches", parts, "-o", "net.so", cwd=folder)

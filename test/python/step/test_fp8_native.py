@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Linear layers of 8 bits natively: against the interpreter, f32, other layouts and a run that is
-resumed. Scales and histories belong to whole tensors: they are those of one device everywhere."""
+resumed. Scales and histories belong to global tensors: they are those of one device everywhere."""
 
 import numpy as np
 import pytest

@@ -34,7 +34,7 @@ def same(one, two):
 
 
 def spiked(own, block):
-    """A model with one weight behind which gradients overflow, and whose forward is as without:
+    """A model with one weight after which gradients overflow, and whose forward is as without:
     what it multiplies is 0."""
     feed_forward = own.blocks[block].feed_forward
     with torch.no_grad():

@@ -18,7 +18,7 @@ from proofs import ALL
 #: Seeds of drawn models, in parts that several processes share.
 PARTS = 12 if ALL else 1
 SEEDS = range(120) if ALL else (3, 37, 58, 71, 94)
-#: What is beyond, and why: (seed, type).
+#: Cases beyond the bound, and why: (seed, type).
 BEYOND = {
     # The loss moves these by one sum of terms that cancel. Each of six other draws of the inputs
     # has an error between 0.4 and 1.1 times that of autocast.

@@ -44,7 +44,7 @@ print("works", cleave.__version__)
 
 
 def environment(folder):
-    """An environment that sees this one's packages behind its own."""
+    """An environment that sees this one's packages after its own."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     (site,) = (folder / "lib").glob("python*/site-packages")
@@ -107,7 +107,7 @@ def test_native_modules_are_imported_by_the_package():
         assert not found, f"{path}: {found[0]}"
 
 
-#: A step for the processor and, on the stand-in of a GPU, one by the plugin of the package.
+#: A step for the CPU and, on the stand-in of a GPU, one by the plugin of the package.
 STEPS = """
 import os, sys, torch, cleave
 assert cleave.__file__.startswith(os.getcwd()), cleave.__file__

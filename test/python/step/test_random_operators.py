@@ -58,7 +58,7 @@ DRAWN = {
     "uniform": lambda y, x: y * torch.empty_like(y).uniform_(-1, 2),
 }
 WITHOUT = r"a fixed number; give them as an input, or draw them by torch\.normal"
-#: What is refused, and the text.
+#: Refused code, and the text.
 REFUSED = {
     "_sample_dirichlet": (lambda y, x: y * torch._sample_dirichlet(x.exp()), WITHOUT),
     "_standard_gamma": (lambda y, x: y * torch._standard_gamma(y.exp()), WITHOUT),

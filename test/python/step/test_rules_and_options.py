@@ -207,8 +207,8 @@ def batches():
 
 
 def eager(draw):
-    """Losses of steps, and behind them; the losses that weights which are not rounded have;
-    parameters, and what rules keep of them, behind the steps."""
+    """Losses of steps, and after them; the losses that weights which are not rounded have;
+    parameters, and what rules keep of them, after the steps."""
     model = build().double()
     own = dict(model.named_parameters())
     rules = {name: draw.reference(name, p) for name, p in own.items()}

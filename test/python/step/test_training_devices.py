@@ -147,7 +147,7 @@ def test_small_exchanges_go_together(plan):
 ])
 def test_recipes_train_as_one(mesh, plan):
     """And refuse what one device refuses: the range of ids and labels is known
-    behind every movement."""
+    after every movement."""
     case = family("llama")
     one = cleave_run(case, STEPS, optimizer())
     many = cleave_run(case, STEPS, optimizer(), mesh=mesh, plan=plan)

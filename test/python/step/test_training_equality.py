@@ -9,7 +9,7 @@ each implementation lies from PyTorch in f64.
 Single elements of that kind can make up nearly all of a tensor's error, and which
 implementation is hit is chance: PyTorch itself, with the channels of GPT-2 124M in
 another order, lies more than twice as far from f64 as PyTorch in 0 to 9 of 148
-tensors (up to 6.6 times), and which elements these are depends on the processor. So
+tensors (up to 6.6 times), and which elements these are depends on the CPU. So
 all but the worst few elements of every tensor are held to twice PyTorch's error, few
 tensors as a whole may exceed it, and none may be more than 1e-3 of its update away.
 """

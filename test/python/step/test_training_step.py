@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a compiled step offers beside training."""
+"""The interface of a compiled step beside training."""
 
 import copy
 import logging

@@ -21,7 +21,7 @@ full = pytest.mark.skipif(not ALL, reason="runs with CLEAVE_TEST_ALL=1")
 
 
 def run(script, *flags, build=("--build", BUILD)):
-    """What `script` prints with --smoke; it must end with status 0."""
+    """The output of `script` with --smoke; it must end with status 0."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CLEAVE_TUNING": "off"}
     result = subprocess.run(
         [sys.executable, ROOT / script, *build, "--smoke", *flags], text=True,

@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """An artifact whose kernels are the printed CUDA ones, compiled for the host and run with
-emulated blocks (test/unit/Target/Emulation.h). All other commands are the processor's."""
+emulated blocks (test/unit/Target/Emulation.h). All other commands are the CPU's."""
 
 import ctypes
 import pathlib
@@ -40,7 +40,7 @@ def compile_library(source, out):
 
 
 def adapter(name, grid, block, parameters):
-    """A function with the ABI of the processor's kernels that launches a printed one."""
+    """A function with the ABI of the CPU's kernels that launches a printed one."""
     values = []
     for i, parameter in enumerate(parameters):
         kind, word = parameter.replace("__restrict__ ", "").rsplit("*", 1)

@@ -100,7 +100,7 @@ def compile_here(text, architecture, *options):
 
 @dataclasses.dataclass
 class Resources:
-    """What ptxas reports of a kernel."""
+    """The report of ptxas on a kernel."""
     registers: int
     spilled: int
 

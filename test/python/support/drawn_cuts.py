@@ -185,7 +185,7 @@ def drawn_stages(training, stages, draw):
 
 
 def is_no_cut(error):
-    """Whether what was drawn is no cut."""
+    """Whether the draw is not a cut."""
     return any(reason in str(error) for reason in NO_CUT)
 
 
@@ -220,7 +220,7 @@ def compile_drawn(training, draw):
 
 
 def train(training, step):
-    """What steps leave: changes of parameters, all of the optimizer's state, and losses."""
+    """The state after steps: changes of parameters, all of the optimizer's state, and losses."""
     start = {name: value.clone() for name, value in step.state_dict(masters=True).items()}
     # Three updates.
     losses = [float(step(*training.batch(index))) for index in range(3 + training.delay)]

@@ -9,7 +9,7 @@ import re
 TYPE = r"(?:llvm::)?(?:Error|Expected<[^;{}()]*>)"
 #: A variable, member or reference of the type.
 DECLARED = re.compile(r"\b(?:llvm::)?Error\s*&?(\w+)(?:;| = |\{)")
-#: A statement that gives it another value, behind a condition or not.
+#: A statement that gives it another value, after a condition or not.
 ASSIGNED = re.compile(r"^(.*?)\b(\w+) = (?!=)")
 FUNCTION = re.compile(rf"(?<![\w:>]){TYPE}\s+(?:\w+::)*(\w+)\s*\(")
 OTHER_FUNCTION = re.compile(r"\b(?!return|else|new|throw|case|goto|co_return|Error\b)(\w[\w:]*(?:<[^;{}()]*>)?)[\s*&]+(?:\w+::)*(\w+)\s*\(")

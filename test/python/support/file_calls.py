@@ -62,7 +62,7 @@ class Folder:
 
 
 def read_tree(path):
-    """What is on a disk, synchronised."""
+    """The synchronised content of a disk."""
     path = pathlib.Path(path)
     if path.is_symlink():
         return os.readlink(path)

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What the printed CUDA kernels move, counted from their text, beside what the kernels of the
+"""The bytes that the printed CUDA kernels move, counted from their text, beside what the kernels of the
 executable module (``--emit=executable``) have as operands and results.
 
 An access of the text counts as often as it runs: grid, loops and lanes together; a value that all

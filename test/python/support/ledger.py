@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What tests of a module found, for what only all of them together show.
+"""The findings of tests of a module, for what only all of them together show.
 
 Tests may be spread over processes. Each calls `note`; when all have passed, and the
 module was run whole, `conftest` calls the module's `check_all` with everything that was

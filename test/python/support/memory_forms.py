@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a rank holds, in elements, as closed forms of a model's sizes and a plan.
+"""The memory of a rank, in elements, as closed forms of a model's sizes and a plan.
 
 Letters: b samples, s positions, h width, i inner width, a heads, g heads of keys
 and values, E experts, k choices of a token, L layers, V tokens, N ranks. Of one
@@ -79,7 +79,7 @@ SHAPES = {
 
 
 class Form:
-    """What a rank holds of a model by a plan."""
+    """The memory of a rank for a model by a plan."""
 
     #: What forward keeps, by what plans split alike.
     KEPT = ("stream", "attention", "mlp", "experts")

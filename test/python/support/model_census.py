@@ -8,7 +8,7 @@ trained 5 steps of SGD beside PyTorch, as it is and with a padding mask. Run
 
     PYTHONPATH=python python test/python/support/model_census.py [--trace] [--json FILE] [--table] [class ...]
 
-for all or for these classes: `--trace` ends behind the trace, `--json` keeps what was
+for all or for these classes: `--trace` ends after the trace, `--json` keeps what was
 found as it goes, so that a run that was stopped continues where it was, and `--table`
 puts it into models.json and writes docs/Models.md. Each class is tried in a process of
 its own with a limit of time.
@@ -125,7 +125,7 @@ def takes_mask(module):
 
 
 def attempt(name, task, kind, full, kinds=(False, True)):
-    """What became of a class: {"status", "why"}."""
+    """The result of a class: {"status", "why"}."""
     with quiet():
         return _attempt(name, task, kind, full, kinds)
 

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What became of the classes of models of the transformers library: the table models.json
+"""The results of the classes of models of the transformers library: the table models.json
 and the page docs/Models.md."""
 
 import collections
@@ -17,7 +17,7 @@ MAPPINGS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQUENCE_CLASSIFI
 #: Steps that a class is trained.
 STEPS = 5
 
-#: What became of a class, in the order of the table.
+#: The results of a class, in the order of the table.
 TRAINS, TRACES, REFUSED, WRONG, UNSTABLE, VALUES, NOT_BUILT, FAILED = STATUSES = (
     "trains", "traces", "refused", "wrong", "unstable", "values decide", "not built", "fails")
 
@@ -45,7 +45,7 @@ def write(path, table):
 
 
 def entries(found):
-    """What the table says of what was found."""
+    """The entries of the table for the findings."""
     return {name: {k: f[k] for k in ("task", "type", "status", "why") if f[k]}
             for name, f in sorted(found.items())}
 

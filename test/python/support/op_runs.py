@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Runs ops by themselves in native code: on the processor, or on the stand-in GPU (test/fake_cuda)."""
+"""Runs ops by themselves in native code: on the CPU, or on the stand-in GPU (test/fake_cuda)."""
 
 import multiprocessing
 

@@ -65,7 +65,7 @@ def _packed(outputs):
 
 @dataclasses.dataclass
 class Expected:
-    """What torch computes."""
+    """The result of torch."""
 
     #: All results in a row, and the gradient of each trained leaf.
     values: np.ndarray

@@ -31,7 +31,7 @@ class Found:
     own: float
     #: Of eager code; None where it does not compute the sample.
     eager: float | None
-    #: What the compiler said.
+    #: The message of the compiler.
     failed: str = ""
 
     def within(self, times):

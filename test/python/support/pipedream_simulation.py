@@ -79,7 +79,7 @@ def stages_of(program):
 
 class Simulation:
     """PipeDream without Cleave's schedule, over calls of `m` micro-batches: a stage runs
-    forward for so many micro-batches ahead as there are stages behind it, at most
+    forward for so many micro-batches ahead as there are stages after it, at most
     `bound`."""
 
     def __init__(self, step, stages, make_optimizer, inputs, m, bound):

@@ -63,7 +63,7 @@ def legal(case):
 
 
 def shaped():
-    """Every schedule with models that are no row of layers, and a few with something
+    """Every schedule with models that are not a row of layers, and a few with something
     beside."""
     cases = [PipelineCase(schedule, positions, recipe, model)
              for model, beside in (("skips", "zero3"), ("t5", "megatron"))

@@ -25,7 +25,7 @@ def environment(monkeypatch):
 
 
 def lines(text):
-    """What each process printed, by its rank."""
+    """The output of each process, by its rank."""
     found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return {entry.pop("rank"): entry for entry in found}
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def read_terminal(main):
-    """What was written to a terminal until its other side closed."""
+    """The output to a terminal until its other side closed."""
     said = b""
     try:
         while block := os.read(main, 4096):

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Models that are no row of layers: an encoder with a decoder, and a U."""
+"""Models that are not a row of layers: an encoder with a decoder, and a U."""
 
 import types
 

@@ -11,7 +11,7 @@ import pytest
 from rank_runs import TWO
 from run_support import TOOL
 
-#: What another launch may have set.
+#: Variables that another launch may have set.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
              "CLEAVE_PORT", "CLEAVE_ADDRESS", "CLEAVE_PATIENCE",
              "CLEAVE_SECRET")

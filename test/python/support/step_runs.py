@@ -69,7 +69,7 @@ def drawn(artifact):
 def run(artifact, steps=2, evaluates=True, roles=("parameter",), ranks_per_device=1, scale=0.08,
         shift=None):
     """What some steps and then evaluation give, the parameters before the steps, and the tensors of
-    these roles behind them."""
+    these roles after them."""
     session = _runtime.open(str(artifact), ranks_per_device=ranks_per_device)
     before, found = {}, {}
     for tensor, values in draw(session.tensors(), scale, shift):
@@ -101,7 +101,7 @@ def rounds_alike(artifact, expected, found, count=4):
 
 
 def differences(one, other, precision):
-    """What differs by more than rounding does."""
+    """The results that differ by more than rounding."""
     (given, before, expected), (others, _, found) = one, other
     results, updates = BOUND[precision]
     if not np.abs(given - others).max() <= results * np.abs(given).max():

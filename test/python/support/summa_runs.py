@@ -10,7 +10,7 @@ LOCAL = ["--spmd-decompose-contraction", "--spmd-seed-shardings", "--spmd-propag
 
 
 def trained(name, mesh, plan, batch=8):
-    """What a device sends in a step, by kind, and the step."""
+    """The elements that a device sends in a step, by kind, and the step."""
     case = family(name, batch=batch)
     step = compile_case(case, cleave.AdamW(lr=1e-3), mesh=mesh, plan=plan)
     step(*case.batches[0])

@@ -58,7 +58,7 @@ def in_double(module, call):
 
 
 def tensors_of(traced, inputs):
-    """What the interpreter needs, by name."""
+    """The inputs of the interpreter, by name."""
     values = {t.name: t.tensor.detach().numpy() for t in traced.tensors}
     values.update({k: v.numpy() for k, v in inputs.items()})
     return values

@@ -163,7 +163,7 @@ def written_by_hand(length=8, batch=4, width=32):
 
 @dataclasses.dataclass
 class Run:
-    """What a training run left."""
+    """The result of a training run."""
 
     losses: list[float]
     #: Gradients of the first step by parameter.
@@ -225,7 +225,7 @@ def torch_run(case, steps, make_optimizer, *, double=False, clip=None, module=No
     return run
 
 
-#: What was traced, by the key of the model, its inputs and settings of the trace.
+#: The traces, by the key of the model, its inputs and settings of the trace.
 TRACED = {}
 WHOLE_TRACE = cleave.trace.trace
 

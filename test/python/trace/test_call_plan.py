@@ -76,7 +76,7 @@ def test_labels_in_a_tuple_are_the_next_argument():
 
 
 class Cached(Asked):
-    """Its second parameter is no tensor."""
+    """Its second parameter is not a tensor."""
 
     def forward(self, x, cache=None, labels=None):
         y = super().forward(x) if cache is None else super().forward(x) * cache.length()

@@ -20,7 +20,7 @@ from proofs import ALL
 
 PROGRAMS = [sorted(CASES)[i::12] for i in range(12)]
 
-#: What no case reaches, and why.
+#: Code that no case reaches, and why.
 WITHOUT_CASE = {
     "aten.rand.default": "random", "aten.rand_like.default": "random", "aten.uniform.default": "random",
     "aten.randn.default": "random", "aten.randn_like.default": "random",

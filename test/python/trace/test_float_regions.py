@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a trace says of casts to f32: the ops up to a cast back have a precision."""
+"""Casts to f32 in a trace: the ops up to a cast back have a precision."""
 
 import re
 

@@ -40,7 +40,7 @@ def drawn(name, op):
 
 
 def run(operators, part):
-    """What was traced, refused (by operator and sample) and tried (by operator)."""
+    """The operators traced, refused (by operator and sample) and tried (by operator)."""
     members, refused, count = [], {}, {}
     for name, op in part_of(operators, part).items():
         own = accepted(drawn(name, op))

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What a trace says of regions of autocast and of checkpoint, and of a precision policy."""
+"""Regions of autocast and of checkpoint in a trace, and of a precision policy."""
 
 import re
 

@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What tracing reports, and the commands around it."""
+"""The reports of tracing, and the commands around it."""
 
 import json
 import os

@@ -121,7 +121,7 @@ def dropout(d):
 
 @case("dropout")
 def dropout_of_pieces(d):
-    """Pieces of the whole tensor along one dimension, in another order."""
+    """Pieces of the global tensor along one dimension, in another order."""
     shape = d.shape(1, 4, 7)
     dim, pieces = d.integer(0, len(shape) - 1), d.integer(1, 4)
     size, shape[dim] = shape[dim], shape[dim] * pieces
