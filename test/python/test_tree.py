@@ -349,3 +349,21 @@ def test_functions_are_short():
 def test_a_long_function_is_found():
     text = "namespace a {\nstruct S {\n  int f(int x) const {\n" + "    x += '{';\n" * 130 + "  }\n};\n} // namespace a\n"
     assert [(name, lines) for name, _, lines in long_functions().c_functions(text)] == [("f", 132)]
+
+
+#: What is defined once, and where: a pattern of its definition, in C++ without comments.
+SINGLE = {
+    "where updates begin": (r"isa<(?:graph::)?GradientOp>\(\*?op\)\)\s*role", "Dialect/Graph/Analysis/StepRoles.cpp"),
+}
+
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def definitions(pattern, files):
+    return [relative for _, relative, text in files if re.search(pattern, COMMENT.sub("", text))]
+
+
+@pytest.mark.parametrize("what", SINGLE)
+def test_one_definition(what):
+    pattern, home = SINGLE[what]
+    assert definitions(pattern, sources()) == [home]

@@ -6,27 +6,16 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Analysis/InputValues.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
-#include "mlir/Analysis/SliceAnalysis.h"
 
 using namespace mlir;
 using namespace cleave::graph;
 
-/// The ops that `value` depends on, in order.
-static SetVector<Operation *> sliceOf(Value value) {
-  SetVector<Operation *> slice;
-  BackwardSliceOptions options;
-  options.inclusive = true;
-  options.omitBlockArguments = true;
-  if (failed(getBackwardSlice(value, &slice, options)))
-    slice.clear();
-  return slice;
-}
-
 bool cleave::graph::dependsOnInputsAlone(func::FuncOp entry, Value value) {
   bool any = false;
-  for (Operation *op : sliceOf(value))
+  for (Operation *op : backwardSlice(value))
     for (Value operand : op->getOperands())
       if (auto argument = dyn_cast<BlockArgument>(operand)) {
         if (!hasRole(entry, argument.getArgNumber(), "input") &&
@@ -41,7 +30,7 @@ bool cleave::graph::dependsOnInputsAlone(func::FuncOp entry, Value value) {
 static bool isSumOfInputs(func::FuncOp entry, Value value) {
   return tensorTypeOf(value).getRank() == 0 &&
          dependsOnInputsAlone(entry, value) &&
-         llvm::any_of(sliceOf(value), [](Operation *op) {
+         llvm::any_of(backwardSlice(value), [](Operation *op) {
            auto reduce = dyn_cast<ReduceOp>(op);
            return reduce && reduce.getKind() == ReductionKind::sum;
          });

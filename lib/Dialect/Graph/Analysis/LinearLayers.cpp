@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Sources.h"
 
@@ -38,7 +39,8 @@ Value LinearLayers::rootOf(Value value) {
   return value;
 }
 
-LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry), parts(entry) {
+LinearLayers::LinearLayers(func::FuncOp entry)
+    : entry(entry), roles(entry.getBody().front()) {
   Block &block = entry.getBody().front();
   for (BlockArgument argument : block.getArguments())
     if (hasRole(entry, argument.getArgNumber(), "parameter"))
@@ -53,7 +55,7 @@ LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry), parts(entry) {
                return constants.contains(v) || isFromParameters(v);
              }))
       fromParameters.insert(op.result_begin(), op.result_end());
-    if (parts.backward.contains(&op) || !isContraction(&op) ||
+    if (roles.dependsOnSeed(&op) || !isContraction(&op) ||
         isFromParameters(op.getOperand(0)) ==
             isFromParameters(op.getOperand(1)))
       continue;
@@ -66,7 +68,7 @@ LinearLayers::LinearLayers(func::FuncOp entry) : entry(entry), parts(entry) {
     if (llvm::any_of(op.getUsers(), [&](Operation *user) {
           if (isa<HeadLossOp>(user))
             return true;
-          return !parts.backward.contains(user) &&
+          return !roles.dependsOnSeed(user) &&
                  (isa<ContractOp, LinearOp, AttentionOp>(user) ||
                   feeding.contains(user));
         }))
@@ -91,17 +93,10 @@ SmallVector<StringRef> LinearLayers::parametersOf(Value value) const {
 /// The names of the parameters whose gradients depend on `value`.
 SmallVector<StringRef> LinearLayers::gradientsFrom(Value value) const {
   SmallVector<StringRef> names;
-  SmallVector<Operation *> work(value.getUsers());
-  llvm::DenseSet<Operation *> seen;
-  while (!work.empty()) {
-    Operation *op = work.pop_back_val();
-    if (!seen.insert(op).second)
-      continue;
+  auto isNoGradient = [](Operation *op) { return !isa<GradientOp>(op); };
+  for (Operation *op : forwardSlice(value, {.passes = isNoGradient}))
     if (auto gradient = dyn_cast<GradientOp>(op))
       names.push_back(gradient.getParameter());
-    else
-      llvm::append_range(work, op->getUsers());
-  }
   return names;
 }
 
@@ -150,7 +145,7 @@ LinearLayers::find(const llvm::StringSet<> &heads) const {
     found.push_back({layer->op, layer->parameters.front().str()});
   func::FuncOp function = entry;
   for (Operation &op : function.getBody().front().without_terminator())
-    if (parts.backward.contains(&op) && !parts.update.contains(&op) &&
+    if (roles.dependsOnSeed(&op) && !roles.servesUpdate(&op) &&
         isContraction(&op))
       if (const Layer *layer = layerOf(&op, chosen))
         found.push_back({&op, layer->parameters.front().str()});

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Analysis/Modules.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "mlir/Analysis/SliceAnalysis.h"
 #include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
@@ -21,25 +21,17 @@ using namespace cleave::graph;
 Modules::Modules(func::FuncOp entry)
     : entry(entry), body(entry.getBody().front()) {
   lossValue = body.getTerminator()->getOperand(0);
-  for (BlockArgument argument : body.getArguments()) {
-    unsigned index = argument.getArgNumber();
-    if (hasRole(entry, index, "parameter"))
-      fromParameters.insert(argument);
-    else if (!hasRole(entry, index, "buffer"))
-      varying.insert(argument);
-  }
-  for (Operation &op : body.without_terminator())
-    for (auto *set : {&fromParameters, &varying})
-      if (llvm::any_of(op.getOperands(),
-                       [&](Value value) { return set->contains(value); }))
-        set->insert(op.result_begin(), op.result_end());
-
-  SetVector<Operation *> leading;
-  BackwardSliceOptions options;
-  options.inclusive = true;
-  options.omitBlockArguments = true;
-  // Slices of ops of one block cannot fail.
-  (void)getBackwardSlice(lossValue, &leading, options);
+  auto is = [&](Value value, StringRef role) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    return argument && hasRole(entry, argument.getArgNumber(), role);
+  };
+  fromParameters = dependentValues(
+      body, [&](Value value) { return is(value, "parameter"); });
+  varying = dependentValues(body, [&](Value value) {
+    return isa<BlockArgument>(value) && !is(value, "parameter") &&
+           !is(value, "buffer");
+  });
+  OpSlice leading = backwardSlice(lossValue);
   for (Operation &op : body.without_terminator())
     if (leading.contains(&op) && op.getNumResults() &&
         fromParameters.contains(op.getResult(0)) &&

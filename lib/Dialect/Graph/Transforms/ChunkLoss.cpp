@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
@@ -78,24 +79,13 @@ std::optional<Projection> matchProjection(Operation *op) {
 }
 
 /// Whether the value of `value` depends on `source`: a seed reads only the type
-/// of its operand.
+/// of its loss.
 bool dependsOn(Value value, Operation *source) {
-  SmallVector<Value> work{value};
-  llvm::SmallPtrSet<Operation *, 32> seen;
-  while (!work.empty()) {
-    Operation *op = work.pop_back_val().getDefiningOp();
-    if (op == source)
-      return true;
-    if (!op || !seen.insert(op).second)
-      continue;
-    if (auto seed = dyn_cast<SeedOp>(op)) {
-      if (seed.getScale())
-        work.push_back(seed.getScale());
-      continue;
-    }
-    llvm::append_range(work, op->getOperands());
-  }
-  return false;
+  Operation *op = value.getDefiningOp();
+  return op && cleave::graph::dependsOn(op, source, [](OpOperand &use) {
+           auto seed = dyn_cast<SeedOp>(use.getOwner());
+           return !seed || use != seed.getLossMutable();
+         });
 }
 
 /// One head and its loss.

@@ -7,7 +7,7 @@
 
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "Optimizers/UpdateBuilder.h"
-#include "cleave/Dialect/Graph/Analysis/StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "llvm/ADT/SmallBitVector.h"
 
@@ -23,8 +23,8 @@ using Labels = SmallVector<llvm::SmallBitVector>;
 /// Follows one parameter to the contractions that read it.
 class Uses {
 public:
-  Uses(BlockArgument argument, const StepParts &parts)
-      : parts(parts), rank(tensorTypeOf(argument).getRank()), summed(rank),
+  Uses(BlockArgument argument, const StepRoles &roles)
+      : roles(roles), rank(tensorTypeOf(argument).getRank()), summed(rank),
         kept(rank) {
     Labels labels;
     for (int64_t dim = 0; dim < rank; ++dim) {
@@ -47,7 +47,7 @@ private:
   void read(OpOperand &use, const Labels &labels);
   void note(StringRef letters, StringRef output, const Labels &labels);
 
-  const StepParts &parts;
+  const StepRoles &roles;
   int64_t rank;
 
 public:
@@ -127,14 +127,15 @@ void Uses::read(OpOperand &use, const Labels &labels) {
 void Uses::follow(Value value, const Labels &labels) {
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
-    if (!user->hasTrait<OpTrait::IsTerminator>() && parts.isForward(user))
+    if (!user->hasTrait<OpTrait::IsTerminator>() && roles.isForward(user) &&
+        !roles.servesUpdate(user))
       read(use, labels);
   }
 }
 
 std::vector<ContractionWeight>
 cleave::graph::findContractionWeights(func::FuncOp entry) {
-  StepParts parts(entry);
+  StepRoles roles(entry.getBody().front());
   std::vector<ContractionWeight> found;
   for (BlockArgument argument : entry.getArguments()) {
     if (!hasRole(entry, argument.getArgNumber(), "parameter"))
@@ -143,7 +144,7 @@ cleave::graph::findContractionWeights(func::FuncOp entry) {
     if (parameter.rank() < 2)
       continue;
     ContractionWeight weight{argument, parameter.name().str(), {}, {}, {}};
-    Uses uses(argument, parts);
+    Uses uses(argument, roles);
     weight.reason = uses.reason;
     for (int64_t dim : parameter.all())
       (uses.summed.test(dim) ? weight.inputs : weight.outputs).push_back(dim);

@@ -17,6 +17,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
@@ -167,12 +168,11 @@ void Delays::addPending(DelayedParameter &delayed) {
 }
 
 void Delays::findMoving() {
-  for (Operation &op : block.without_terminator())
-    if (llvm::any_of(op.getOperands(), [&](Value operand) {
-          return operand == number || late.contains(operand) ||
-                 moving.contains(operand.getDefiningOp());
-        }))
-      moving.insert(&op);
+  moving = forwardSlice(block, [&](Operation *op) {
+    return llvm::any_of(op->getOperands(), [&](Value operand) {
+      return operand == number || late.contains(operand);
+    });
+  });
 }
 
 DelayGroup &Delays::groupOf(int64_t steps) {

@@ -21,7 +21,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/Analysis/StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
@@ -46,8 +46,7 @@ public:
       : entry(entry), block(entry.getBody().front()), narrow(narrow),
         f32(Float32Type::get(entry.getContext())), roundSums(roundSums),
         roundGradients(roundGradients), wideResidual(wideResidual),
-        keepChosen(keepChosen), builder(entry.getContext()), parts(entry),
-        backward(parts.backward), update(parts.update) {}
+        keepChosen(keepChosen), builder(entry.getContext()), roles(block) {}
 
   LogicalResult run() {
     findGradients();
@@ -104,9 +103,8 @@ private:
   Type f32;
   bool roundSums, roundGradients, wideResidual, keepChosen;
   OpBuilder builder;
-  StepParts parts;
-  /// Of the parts: updates are computed in f32.
-  const llvm::DenseSet<Operation *> &backward, &update;
+  /// Updates, and ops that serve them, are computed in f32.
+  StepRoles roles;
   /// Ops whose results are sums towards gradients of parameters alone, and ops
   /// whose results decide something: both are in f32.
   llvm::DenseSet<Operation *> sums, decisions;
@@ -132,8 +130,8 @@ void Rounding::findGradients() {
                OperandPrecision::F32;
   };
   for (Operation &op : llvm::reverse(block.without_terminator()))
-    if (backward.contains(&op) && !update.contains(&op) && !op.use_empty() &&
-        llvm::all_of(op.getUses(), [&](OpOperand &use) {
+    if (roles.dependsOnSeed(&op) && !roles.servesUpdate(&op) &&
+        !op.use_empty() && llvm::all_of(op.getUses(), [&](OpOperand &use) {
           return isa<GradientOp>(use.getOwner()) ||
                  (sums.contains(use.getOwner()) && !isRead(use));
         }))
@@ -231,8 +229,8 @@ bool Rounding::isExact(Value value) const {
 Value Rounding::inF32(Value value, Operation *reader) {
   if (elementOf(value) == f32) {
     Operation *from = value.getDefiningOp();
-    if (!rounded.contains(value) || !backward.contains(reader) || !from ||
-        backward.contains(from))
+    if (!rounded.contains(value) || !roles.dependsOnSeed(reader) || !from ||
+        roles.dependsOnSeed(from))
       return value;
     value = inNarrow(value);
   }
@@ -298,7 +296,7 @@ LogicalResult Rounding::convert(Operation *op) {
     op->removeAttr(kPrecisionAttr);
   // A gradient is exchanged in the type that it is summed in.
   bool isGradient = isa<GradientOp>(op);
-  bool keep = (update.contains(op) && !(isGradient && roundGradients)) ||
+  bool keep = (roles.servesUpdate(op) && !(isGradient && roundGradients)) ||
               decisions.contains(op) || isa<CastOp>(op) ||
               (!policy && sums.contains(op) && !roundGradients) ||
               (chosen && chosen.getValue() == "f32");

@@ -19,7 +19,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Optimizers/UpdateBuilder.h"
-#include "cleave/Dialect/Graph/Analysis/StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"
@@ -75,10 +75,10 @@ static Value quantize(Formula &f, Value weight, ArrayRef<int64_t> inputs) {
 
 /// Gives all ops but those of the update the quantized weight.
 static void rewrite(func::FuncOp entry, BlockArgument argument,
-                    ArrayRef<int64_t> inputs, const StepParts &parts) {
+                    ArrayRef<int64_t> inputs, const StepRoles &roles) {
   SmallVector<OpOperand *> uses;
   for (OpOperand &use : argument.getUses())
-    if (!parts.update.contains(use.getOwner()) &&
+    if (!roles.servesUpdate(use.getOwner()) &&
         !use.getOwner()->hasTrait<OpTrait::IsTerminator>())
       uses.push_back(&use);
   if (uses.empty())
@@ -125,13 +125,13 @@ struct Quantize final : cleave::graph::impl::QuantizeBase<Quantize> {
     if (failed(functions))
       return signalPassFailure();
     for (func::FuncOp function : *functions) {
-      StepParts parts(function);
+      StepRoles roles(function.getBody().front());
       for (BlockArgument argument : function.getArguments())
         if (hasRole(function, argument.getArgNumber(), "parameter"))
           if (auto known = inputs.find(
                   getArgString(function, argument.getArgNumber(), kNameAttr));
               known != inputs.end())
-            rewrite(function, argument, known->second, parts);
+            rewrite(function, argument, known->second, roles);
     }
   }
 };

@@ -17,7 +17,7 @@
 #ifndef CLEAVE_DIALECT_GRAPH_ANALYSIS_LINEARLAYERS_H
 #define CLEAVE_DIALECT_GRAPH_ANALYSIS_LINEARLAYERS_H
 
-#include "cleave/Dialect/Graph/Analysis/StepParts.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/StringSet.h"
@@ -46,7 +46,7 @@ public:
   std::vector<LinearContraction> find(const llvm::StringSet<> &heads) const;
   OperandKind kindOf(mlir::Value operand) const;
   /// Whether the entry computes gradients.
-  bool trains() const { return !parts.backward.empty(); }
+  bool trains() const { return roles.hasBackward(); }
 
   /// The tensor that `value` is, rounded or in another shape.
   static mlir::Value rootOf(mlir::Value value);
@@ -63,7 +63,7 @@ private:
     return fromParameters.contains(value);
   }
   bool isOfBackward(mlir::Value value) const {
-    return parts.backward.contains(value.getDefiningOp());
+    return roles.dependsOnSeed(value.getDefiningOp());
   }
   llvm::SmallVector<mlir::StringRef> parametersOf(mlir::Value value) const;
   llvm::SmallVector<mlir::StringRef> gradientsFrom(mlir::Value value) const;
@@ -71,7 +71,7 @@ private:
                        llvm::ArrayRef<const Layer *> chosen) const;
 
   mlir::func::FuncOp entry;
-  StepParts parts;
+  StepRoles roles;
   /// Values that are computed from parameters and constants alone.
   llvm::DenseSet<mlir::Value> fromParameters;
   /// Ops of which a contraction depends on a result.

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PartMemory.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
 
 using namespace mlir;
@@ -114,20 +115,6 @@ static BlockArgument sharedArgument(Value value) {
   }
 }
 
-/// True if `from` is, or depends on, `target`.
-static bool dependsOn(Operation *from, Operation *target,
-                      SmallPtrSetImpl<Operation *> &seen) {
-  if (from == target)
-    return true;
-  // An op before the target does not depend on it.
-  if (from->isBeforeInBlock(target) || !seen.insert(from).second)
-    return false;
-  return llvm::any_of(from->getOperands(), [&](Value operand) {
-    Operation *def = operand.getDefiningOp();
-    return def && dependsOn(def, target, seen);
-  });
-}
-
 /// True if `value` can be computed in the memory of `argument`: every other
 /// reader of the argument can run before it is first written.
 static bool canTake(Value value, BlockArgument argument) {
@@ -154,9 +141,8 @@ static bool canTake(Value value, BlockArgument argument) {
         return false;
       continue;
     }
-    SmallPtrSet<Operation *, 32> seen;
     if (reader->hasTrait<OpTrait::IsTerminator>() ||
-        dependsOn(reader, op, seen))
+        graph::dependsOn(reader, op))
       return false;
   }
   return true;
@@ -202,9 +188,8 @@ static void separate(func::FuncOp part, Operation *op, unsigned index,
               }) != 1;
       continue;
     }
-    SmallPtrSet<Operation *, 32> seen;
     copy |= reader->hasTrait<OpTrait::IsTerminator>() ||
-            dependsOn(reader, op, seen);
+            graph::dependsOn(reader, op);
     // Of two results that overwrite it, one must use other memory.
     for (OpResult result : reader->getResults())
       if (std::optional<unsigned> shared =

@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Stages.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Sources.h"
@@ -190,12 +191,10 @@ void Stages::followForward() {
 /// A sum that becomes a gradient is read in the stage of the parameter.
 int64_t Stages::lastReader(Value value, int64_t stage) const {
   int64_t last = -1;
-  SmallVector<Operation *> users(value.getUsers());
-  llvm::DenseSet<Operation *> seen;
-  while (!users.empty()) {
-    Operation *user = users.pop_back_val();
-    if (!seen.insert(user).second)
-      continue;
+  auto passes = [&](Operation *user) {
+    return !of(user) && !isa<graph::GradientOp>(user);
+  };
+  for (Operation *user : graph::forwardSlice(value, {.passes = passes})) {
     if (std::optional<int64_t> own = of(user)) {
       last = std::max(last, *own);
     } else if (auto gradient = dyn_cast<graph::GradientOp>(user)) {
@@ -204,9 +203,6 @@ int64_t Stages::lastReader(Value value, int64_t stage) const {
       last = std::max<int64_t>(last, below < 0 ? stage : below);
     } else if (user->getNumResults() == 0) {
       last = std::max(last, stage);
-    } else {
-      for (Value result : user->getResults())
-        llvm::append_range(users, result.getUsers());
     }
   }
   return last;

@@ -7,6 +7,7 @@
 
 #include "Layers.h"
 #include "Stages.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <numeric>
 
@@ -49,18 +50,12 @@ llvm::BitVector Stages::wholeBegins(const Ops &ops,
   for (auto gradient : body.getOps<graph::GradientOp>()) {
     StageSet held = single.holders(gradient.getParameter());
     int64_t first = held.find_first(), last = held.find_last();
-    SmallVector<Operation *> work{gradient};
-    llvm::DenseSet<Operation *> seen;
-    while (!work.empty())
-      for (OpOperand &operand : work.pop_back_val()->getOpOperands()) {
-        Operation *from = operand.get().getDefiningOp();
-        if (!from || flow.readsTypeOnly(operand) || !seen.insert(from).second)
-          continue;
-        if (std::optional<int64_t> stage = single.of(from))
-          first = std::min(first, *stage);
-        else
-          work.push_back(from);
-      }
+    auto reads = [&](OpOperand &use) { return !flow.readsTypeOnly(use); };
+    auto passes = [&](Operation *op) { return !single.of(op); };
+    for (Operation *from : graph::backwardSlice(
+             gradient.getOperation(), {.reads = reads, .passes = passes}))
+      if (std::optional<int64_t> stage = single.of(from))
+        first = std::min(first, *stage);
     if (first < last)
       begins.reset(first + 1, last + 1);
   }

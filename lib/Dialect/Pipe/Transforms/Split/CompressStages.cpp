@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Stages.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
@@ -112,17 +113,18 @@ void StageCompressor::findOps() {
     if (graph::hasRole(entry, index, "parameter") ||
         graph::hasRole(entry, index, "state"))
       fromParameters.insert(argument);
-    else if (!graph::hasRole(entry, index, "buffer"))
-      varying.insert(argument);
   }
+  varying = graph::dependentValues(body, [&](Value value) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    return argument && !fromParameters.contains(argument) &&
+           !graph::hasRole(entry, argument.getArgNumber(), "buffer");
+  });
   for (Operation &op : body.without_terminator()) {
     bool depends = false, varies = false;
     for (Value operand : op.getOperands()) {
       depends |= fromParameters.contains(operand);
       varies |= varying.contains(operand);
     }
-    if (varies)
-      varying.insert(op.result_begin(), op.result_end());
     bool staged = varies && (depends || graph::isHeavyWork(&op));
     if (depends || staged)
       fromParameters.insert(op.result_begin(), op.result_end());

@@ -7,6 +7,9 @@
 
 #include "Flow.h"
 #include "../Recompute/ValueViews.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Work.h"
@@ -57,32 +60,29 @@ void Flow::listOps() {
   roles.clear();
   prologue.clear();
   positions.clear();
-  unused.clear();
+  typeOperands.clear();
   for (auto [i, op] : llvm::enumerate(body)) {
     positions[&op] = i;
-    findUnused(&op);
+    typeOperands.add(&op);
   }
 }
 
-void Flow::findUnused(Operation *op) {
-  // A barrier belongs to the part of the value that it waits for.
-  if (auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-      ruled && !isa<spmd::BarrierOp>(op))
-    if (auto list = ruled.getShardingRule().unused; !list.empty())
-      unused[op] = list;
-}
-
 void Flow::add(Operation *op) {
-  findUnused(op);
+  typeOperands.add(op);
   findVarying(op);
-  findRole(op);
+  PartId role = PartId::Forward;
+  for (OpOperand &operand : op->getOpOperands())
+    if (Operation *from = operand.get().getDefiningOp();
+        from && !readsTypeOnly(operand))
+      role = std::max(role, part(from));
+  roles[op] = role;
 }
 
 void Flow::forget(Operation *op) {
   for (Value result : op->getResults())
     varying.erase(result);
   roles.erase(op);
-  unused.erase(op);
+  typeOperands.forget(op);
   positions.erase(op);
   prologue.erase(op);
   early.erase(op);
@@ -146,12 +146,6 @@ bool Flow::isAccumulation(Operation *op) const {
   return reduction && onSequentialAxis(reduction.getAxes().getAxes());
 }
 
-bool Flow::readsTypeOnly(OpOperand &operand) const {
-  auto it = unused.find(operand.getOwner());
-  return it != unused.end() &&
-         llvm::is_contained(it->second, operand.getOperandNumber());
-}
-
 bool Flow::isHeavy(Operation *op) const {
   // Communication is not repeated.
   return isa<spmd::CommunicationOpInterface>(op) || graph::isHeavyWork(op);
@@ -189,23 +183,18 @@ void Flow::findVarying(Operation *op) {
     varying.insert(op->result_begin(), op->result_end());
 }
 
-/// Seeds begin backward, gradients and what is written to buffers the update.
+/// Ops have the parts of their roles. Buffers are written once, after the last
+/// micro-batch: what is written to them is of the update, too.
 void Flow::findRoles() {
+  auto reads = [&](OpOperand &operand) { return !readsTypeOnly(operand); };
+  graph::StepRoles steps(body, reads);
   for (Operation &op : body.without_terminator())
-    findRole(&op);
-}
-
-void Flow::findRole(Operation *op) {
-  PartId role = PartId::Forward;
-  if (isa<graph::SeedOp>(op))
-    role = PartId::Backward;
-  if (isa<graph::GradientOp, graph::WrittenOp>(op))
-    role = PartId::Update;
-  for (OpOperand &operand : op->getOpOperands())
-    if (Operation *from = operand.get().getDefiningOp();
-        from && !readsTypeOnly(operand))
-      role = std::max(role, part(from));
-  roles[op] = role;
+    roles[&op] = steps.isUpdate(&op)    ? PartId::Update
+                 : steps.isForward(&op) ? PartId::Forward
+                                        : PartId::Backward;
+  for (Operation *op : graph::forwardSlice(
+           body, llvm::IsaPred<graph::WrittenOp>, {.reads = reads}))
+    roles[op] = PartId::Update;
 }
 
 /// A gradient that is a part of a larger value is taken from it where it is
@@ -223,22 +212,18 @@ void Flow::takePartsInUpdate() {
 /// Finds the deferred updates: ops that depend on a gradient kept from the step
 /// before. They run before forward, or in it if it runs once.
 void Flow::findEarlyUpdates() {
-  llvm::DenseSet<Value> kept, held;
-  for (BlockArgument argument : body.getArguments()) {
-    auto role = entry.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                   graph::kRoleAttr);
-    if (role && role == "gradient")
-      kept.insert(argument);
-    if (role && (role == "parameter" || role == "state" || role == "gradient"))
-      held.insert(argument);
-  }
+  auto is = [&](Value value, StringRef role) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    return argument && graph::hasRole(entry, argument.getArgNumber(), role);
+  };
+  llvm::DenseSet<Value> kept = graph::dependentValues(
+      body, [&](Value value) { return is(value, "gradient"); });
   if (kept.empty())
     return;
-  for (Operation &op : body.without_terminator())
-    for (llvm::DenseSet<Value> *set : {&kept, &held})
-      if (llvm::any_of(op.getOperands(),
-                       [&](Value value) { return set->contains(value); }))
-        set->insert(op.result_begin(), op.result_end());
+  llvm::DenseSet<Value> held = graph::dependentValues(body, [&](Value value) {
+    return is(value, "parameter") || is(value, "state") ||
+           is(value, "gradient");
+  });
   SmallVector<Operation *> stack;
   auto add = [&](Value value) {
     if (Operation *op = value.getDefiningOp();
@@ -311,19 +296,13 @@ LogicalResult Flow::findPrologue() {
   for (Operation &op : body.without_terminator()) {
     if (op.getNumResults() != 0 || part(&op) == PartId::Update)
       continue;
-    SmallVector<Operation *> stack{&op}, sums;
-    llvm::DenseSet<Operation *> seen;
-    while (!stack.empty()) {
-      Operation *next = stack.pop_back_val();
-      if (isAccumulation(next)) {
-        sums.push_back(next);
-        continue;
-      }
-      for (Value operand : next->getOperands())
-        if (Operation *from = operand.getDefiningOp();
-            from && seen.insert(from).second)
-          stack.push_back(from);
-    }
+    SmallVector<Operation *> sums;
+    for (Operation *from :
+         graph::backwardSlice(&op, {.passes = [&](Operation *next) {
+           return !isAccumulation(next);
+         }}))
+      if (isAccumulation(from))
+        sums.push_back(from);
     if (llvm::all_of(sums, [&](Operation *sum) {
           return fromInputs.contains(sum->getOperand(0));
         }))

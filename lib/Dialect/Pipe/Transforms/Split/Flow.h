@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_DIALECT_PIPE_TRANSFORMS_SPLIT_FLOW_H
 
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/IR/TypeOperands.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace cleave::pipe {
@@ -104,7 +105,9 @@ public:
   /// Whether an accumulation is computed before forward.
   bool inPrologue(mlir::Operation *op) const { return prologue.contains(op); }
   /// Whether the op reads only the type of the operand.
-  bool readsTypeOnly(mlir::OpOperand &operand) const;
+  bool readsTypeOnly(mlir::OpOperand &operand) const {
+    return typeOperands.contains(operand);
+  }
   /// Whether the op is too expensive to be computed again in another part.
   bool isHeavy(mlir::Operation *op) const;
 
@@ -124,11 +127,9 @@ public:
 private:
   bool onSequentialAxis(llvm::ArrayRef<spmd::AxisRef> axes) const;
   void listOps();
-  void findUnused(mlir::Operation *op);
   void findVarying();
   void findVarying(mlir::Operation *op);
   void findRoles();
-  void findRole(mlir::Operation *op);
   void takePartsInUpdate();
   void findEarlyUpdates();
   llvm::LogicalResult mergeUpdate();
@@ -147,7 +148,7 @@ private:
   llvm::DenseMap<mlir::Operation *, PartId> roles;
   llvm::DenseSet<mlir::Operation *> prologue;
   llvm::DenseMap<mlir::Operation *, int64_t> positions;
-  llvm::DenseMap<mlir::Operation *, llvm::SmallVector<unsigned, 1>> unused;
+  spmd::TypeOperands typeOperands;
 };
 
 } // namespace cleave::pipe

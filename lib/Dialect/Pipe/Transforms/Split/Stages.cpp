@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Stages.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Sources.h"
@@ -574,17 +575,14 @@ void Stages::findSums() {
         it == pinned.end() || read.lookup(op).test(it->second))
       roots.push_back(op);
   beforeUpdate.insert(roots.begin(), roots.end());
-  llvm::DenseSet<Operation *> seen;
-  while (!roots.empty())
-    for (Value operand : roots.pop_back_val()->getOperands()) {
-      Operation *from = operand.getDefiningOp();
-      if (!from || isOfMicroBatch(from) || flow.isAccumulation(from) ||
-          sums.lookup(from).none() || !seen.insert(from).second)
-        continue;
-      if (flow.isHeavy(from))
-        beforeUpdate.insert(from);
-      roots.push_back(from);
-    }
+  auto reads = [&](OpOperand &operand) {
+    Operation *from = operand.get().getDefiningOp();
+    return !isOfMicroBatch(from) && !flow.isAccumulation(from) &&
+           sums.lookup(from).any();
+  };
+  for (Operation *from : graph::backwardSlice(roots, {.reads = reads}))
+    if (flow.isHeavy(from))
+      beforeUpdate.insert(from);
 }
 
 int64_t Stages::homeOf(Operation *op) const {

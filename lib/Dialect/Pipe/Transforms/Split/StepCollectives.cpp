@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "StepCollectives.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
@@ -131,18 +132,16 @@ ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
 
 SmallVector<unsigned> ParameterOps::sources(Operation *op) const {
   std::set<unsigned> found;
-  SmallVector<Operation *> work{op};
-  llvm::DenseSet<Operation *> seen;
-  while (!work.empty())
-    for (OpOperand &operand : work.pop_back_val()->getOpOperands()) {
-      if (!needs(flow, operand))
-        continue;
-      if (auto argument = dyn_cast<BlockArgument>(operand.get()))
+  graph::OpSlice slice = graph::backwardSlice(
+      op, {.reads = [&](OpOperand &use) {
+        return needs(flow, use) && contains(use.get().getDefiningOp());
+      }});
+  slice.insert(op);
+  for (Operation *from : slice)
+    for (OpOperand &operand : from->getOpOperands())
+      if (auto argument = dyn_cast<BlockArgument>(operand.get());
+          argument && needs(flow, operand))
         found.insert(argument.getArgNumber());
-      else if (Operation *from = operand.get().getDefiningOp();
-               contains(from) && seen.insert(from).second)
-        work.push_back(from);
-    }
   return SmallVector<unsigned>(found.begin(), found.end());
 }
 
@@ -240,13 +239,11 @@ StepCollectives::StepCollectives(func::FuncOp entry, const Flow &flow,
     return;
   // The values that gradients depend on.
   Block &body = entry.getBody().front();
-  llvm::DenseSet<Operation *> wanted;
-  for (Operation &op : llvm::reverse(body.without_terminator()))
-    if (isa<graph::GradientOp>(op) ||
-        llvm::any_of(op.getUses(), [&](OpOperand &use) {
-          return needs(flow, use) && wanted.contains(use.getOwner());
-        }))
-      wanted.insert(&op);
+  SmallVector<Operation *> gradients;
+  for (auto gradient : body.getOps<graph::GradientOp>())
+    gradients.push_back(gradient);
+  graph::OpSlice wanted = graph::backwardSlice(
+      gradients, {.reads = [&](OpOperand &use) { return needs(flow, use); }});
   // Collectives of state alone.
   llvm::DenseSet<Value> kept;
   for (BlockArgument argument : body.getArguments())

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DeferredOps.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
@@ -129,18 +130,15 @@ BlockArgument Deferral::addFlag(StringRef name) {
 /// the step before.
 void Deferral::addScalars() {
   SmallVector<BlockArgument> arguments(body.getArguments());
-  llvm::DenseSet<Operation *> seen;
-  SmallVector<Operation *> stack(ops.deferred.begin(), ops.deferred.end());
+  SmallVector<Operation *> deferred(ops.deferred.begin(), ops.deferred.end());
+  graph::OpSlice readers = graph::backwardSlice(
+      deferred, {.reads = [&](OpOperand &use) {
+        return !ops.late.contains(use.get().getDefiningOp());
+      }});
+  readers.insert(deferred.begin(), deferred.end());
   llvm::DenseSet<Value> read;
-  while (!stack.empty()) {
-    Operation *op = stack.pop_back_val();
-    for (Value operand : op->getOperands()) {
-      read.insert(operand);
-      if (Operation *from = operand.getDefiningOp();
-          from && !ops.late.contains(from) && seen.insert(from).second)
-        stack.push_back(from);
-    }
-  }
+  for (Operation *op : readers)
+    read.insert(op->operand_begin(), op->operand_end());
   for (BlockArgument argument : arguments)
     if (isScalar(argument) && read.contains(argument))
       previous[argument] = addArgument(

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DeferredOps.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <limits>
 
@@ -27,11 +28,10 @@ void DeferredOps::findOps() {
     else if (argString(argument, graph::kRoleAttr) != "scalar")
       sampled.insert(argument);
   }
+  graph::StepRoles roles(body);
   for (Operation &op : body.without_terminator()) {
     auto any = [&](auto test) { return llvm::any_of(op.getOperands(), test); };
-    bool isLate = isa<graph::GradientOp>(op) || any([&](Value value) {
-                    return late.contains(value.getDefiningOp());
-                  });
+    bool isLate = roles.isUpdate(&op);
     bool ofSamples = isa<graph::SeedOp>(op) ||
                      any([&](Value value) { return sampled.contains(value); });
     bool readsHeld = any([&](Value value) { return held.contains(value); });

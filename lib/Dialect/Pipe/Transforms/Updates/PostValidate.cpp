@@ -15,6 +15,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
@@ -88,7 +89,6 @@ static bool updatesSomething(OpResult result) {
 /// Finds the dependencies within the part.
 void Update::analyze() {
   Block &body = function.front();
-  DenseSet<Value> depends;
   for (auto [value, argument] :
        llvm::zip_equal(invoke.getInputs(), body.getArguments())) {
     auto from = value.getDefiningOp<InvokeOp>();
@@ -97,16 +97,11 @@ void Update::analyze() {
         isTensor(argument))
       continue;
     remote.push_back(argument);
-    depends.insert(argument);
   }
-  for (Operation &op : body.without_terminator()) {
-    checks |= isa<graph::CheckOp>(op);
-    if (llvm::any_of(op.getOperands(),
-                     [&](Value value) { return depends.contains(value); }))
-      depends.insert(op.result_begin(), op.result_end());
-  }
-  DenseSet<Operation *> live;
-  SmallVector<Value> stack;
+  DenseSet<Value> depends = graph::dependentValues(
+      body, [&](Value value) { return llvm::is_contained(remote, value); });
+  checks |= !body.getOps<graph::CheckOp>().empty();
+  SmallVector<Operation *> makers;
   Operation *terminator = body.getTerminator();
   for (OpResult result : invoke->getOpResults()) {
     unsigned i = result.getResultNumber();
@@ -116,17 +111,16 @@ void Update::analyze() {
     }
     Value value = terminator->getOperand(i);
     updating.push_back(i);
-    stack.push_back(value);
+    if (Operation *op = value.getDefiningOp())
+      makers.push_back(op);
     if (!depends.contains(value))
       continue;
     dependent.push_back(i);
     if (!isTensor(value))
       scalars.insert(value);
   }
-  while (!stack.empty())
-    if (Operation *op = stack.pop_back_val().getDefiningOp();
-        op && live.insert(op).second)
-      llvm::append_range(stack, op->getOperands());
+  graph::OpSlice live = graph::backwardSlice(makers);
+  live.insert(makers.begin(), makers.end());
   for (Operation &op : body.without_terminator())
     if (live.contains(&op) && llvm::any_of(op.getResults(), [&](Value result) {
           return isTensor(result);

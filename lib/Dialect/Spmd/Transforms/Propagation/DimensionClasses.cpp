@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
+#include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/ScaledOperand.h"
@@ -101,18 +102,18 @@ void DimensionClasses::describe() {
   SeedOrder seedOrder(body);
   // Updates: what depends on a gradient or on the optimizer's state. They can
   // be resharded.
-  llvm::DenseSet<Value> updated;
-  for (BlockArgument argument : body.getArguments())
-    if (graph::isOptimizerState(function, argument.getArgNumber()))
-      updated.insert(argument);
+  llvm::DenseSet<Value> updated =
+      graph::dependentValues(body, [&](Value value) {
+        if (auto argument = dyn_cast<BlockArgument>(value))
+          return graph::isOptimizerState(function, argument.getArgNumber());
+        return isa<graph::GradientOp>(value.getDefiningOp());
+      });
   for (Operation &op : body.without_terminator()) {
     auto first = factorBase.find(&op);
     if (isa<graph::GradientOp>(op) ||
         llvm::any_of(op.getOperands(),
-                     [&](Value value) { return updated.contains(value); })) {
-      updated.insert(op.result_begin(), op.result_end());
+                     [&](Value value) { return updated.contains(value); }))
       continue;
-    }
     if (first == factorBase.end())
       continue;
     auto rule = cast<graph::ShardingRuleOpInterface>(&op).getShardingRule();

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Annotator.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/ScaledOperand.h"
@@ -67,17 +68,18 @@ private:
   LogicalResult checkSums(int stage) {
     if (annotator.getGrains() == 0)
       return success();
-    for (Operation *op : updatesOf(train)) {
+    const graph::StepRoles &roles = rolesOf(train);
+    for (Operation &op : train.getBody().front()) {
       auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-      if (!ruled ||
-          llvm::all_of(op->getUsers(), llvm::IsaPred<graph::GlobalNormOp>))
+      if (!ruled || !roles.isUpdate(&op) ||
+          llvm::all_of(op.getUsers(), llvm::IsaPred<graph::GlobalNormOp>))
         continue;
       auto sums = [](const graph::Factor &factor) {
         return factor.kind == graph::FactorKind::Reduction &&
                factor.partial == graph::PartialKind::Sum && factor.size > 1;
       };
       if (llvm::any_of(ruled.getShardingRule().factors, sums))
-        return mlir::emitError(op->getLoc())
+        return mlir::emitError(op.getLoc())
                << "recipe 'zero" << stage
                << "': the update of this parameter is a sum over its elements, "
                   "whose bits depend on the number of shards; leave the recipe "
@@ -151,7 +153,7 @@ private:
           0)
         continue;
       for (OpOperand &use : llvm::make_early_inc_range(parameter.getUses()))
-        if (updatesOf(train).contains(use.getOwner())) {
+        if (rolesOf(train).isUpdate(use.getOwner())) {
           OpBuilder builder(use.getOwner());
           use.set(annotator.constrain(builder, parameter, sharding));
         }
@@ -189,10 +191,10 @@ private:
 
   /// Whether every reader but the update is such a copy.
   bool isReadInCopies(BlockArgument parameter) {
-    const llvm::SetVector<Operation *> &updates = updatesOf(train);
+    const graph::StepRoles &roles = rolesOf(train);
     bool copied = false;
     for (Operation *user : parameter.getUsers()) {
-      if (updates.contains(user))
+      if (roles.isUpdate(user))
         continue;
       if (isMeasure(user))
         continue;
@@ -223,9 +225,9 @@ private:
 
   void gather(func::FuncOp function, BlockArgument argument,
               const Sharding &compute) {
-    const llvm::SetVector<Operation *> &updates = updatesOf(function);
+    const graph::StepRoles &roles = rolesOf(function);
     auto reads = [&](OpOperand &use) {
-      return !updates.contains(use.getOwner()) &&
+      return !roles.isUpdate(use.getOwner()) &&
              !use.getOwner()->hasTrait<OpTrait::IsTerminator>();
     };
     if (llvm::none_of(argument.getUses(), reads))
@@ -250,18 +252,10 @@ private:
     });
   }
 
-  /// Returns the ops that depend on a gradient.
-  const llvm::SetVector<Operation *> &updatesOf(func::FuncOp function) {
-    auto [it, isNew] = updates.try_emplace(function);
-    if (isNew)
-      for (Operation &op : function.getBody().front().without_terminator())
-        if (isa<graph::GradientOp>(op) ||
-            llvm::any_of(op.getOperands(), [&](Value operand) {
-              Operation *producer = operand.getDefiningOp();
-              return producer && it->second.contains(producer);
-            }))
-          it->second.insert(&op);
-    return it->second;
+  /// Returns the roles that ops have before any is constrained.
+  const graph::StepRoles &rolesOf(func::FuncOp function) {
+    return roles.try_emplace(function, function.getBody().front())
+        .first->second;
   }
 
   StringRef axisName() { return annotator.getMesh().find(axis)->name; }
@@ -270,7 +264,7 @@ private:
   StringRef axis;
   func::FuncOp train;
   SmallVector<Resting> parameters;
-  std::map<Operation *, llvm::SetVector<Operation *>> updates;
+  std::map<Operation *, graph::StepRoles> roles;
 };
 } // namespace
 

@@ -8,8 +8,7 @@
 #ifndef CLEAVE_DIALECT_SPMD_TRANSFORMS_PROPAGATION_SEEDORDER_H
 #define CLEAVE_DIALECT_SPMD_TRANSFORMS_PROPAGATION_SEEDORDER_H
 
-#include "mlir/IR/Block.h"
-#include "mlir/IR/Operation.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 
 namespace cleave::spmd {
 
@@ -21,7 +20,7 @@ public:
   explicit SeedOrder(mlir::Block &body);
 
   /// Returns the seed index of `op`.
-  unsigned of(mlir::Operation *op) const { return seedOrder.lookup(op); }
+  unsigned of(mlir::Operation *op) const { return roles.seedIndex(op); }
   /// Returns the seed index of the op that defines `value`; 0 for an argument.
   unsigned of(mlir::Value value) const {
     mlir::Operation *op = value.getDefiningOp();
@@ -31,7 +30,7 @@ public:
   unsigned firstReader(mlir::Operation *op) const;
 
 private:
-  llvm::DenseMap<mlir::Operation *, unsigned> seedOrder;
+  graph::StepRoles roles;
 };
 
 } // namespace cleave::spmd
