@@ -303,11 +303,14 @@ static std::string gatherMode(const PhaseOptions &options) {
     return "each";
   if (!options.pipeGather.empty())
     return options.pipeGather;
-  // Under "zero1" and "zero2" a step gathers 16-bit copies of parameters, once;
-  // under "zero3" no rank holds all of them.
-  StringRef recipes(options.recipes);
-  if (options.precision != "f32" && !recipes.contains("zero3") &&
-      (recipes.contains("zero1") || recipes.contains("zero2")))
+  // Where state alone is sharded at rest, a step gathers 16-bit copies of
+  // parameters, once; where parameters are, no rank holds all of them.
+  auto plan = spmd::parsePlan(options.recipes);
+  if (!plan)
+    llvm::consumeError(plan.takeError()); // Said of the plan.
+  else if (options.precision != "f32" &&
+           llvm::any_of(plan->recipes, spmd::shardsAtRest) &&
+           llvm::none_of(plan->recipes, spmd::shardsParametersAtRest))
     return "once";
   return shape.gathersOnce ? "once" : "each";
 }

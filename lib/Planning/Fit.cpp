@@ -265,13 +265,13 @@ std::vector<std::string> Fitter::advise(const Trial &smallest) const {
     bool resting = llvm::any_of(axes, [&](const spmd::MeshAxis &axis) {
       return shards(axis.name, spmd::RecipeSplit::Resting);
     });
-    std::string names;
-    for (const spmd::RecipeInfo &info : spmd::recipeTable())
-      if (info.axes.front().split == spmd::RecipeSplit::Resting)
-        names += (names.empty() ? "" : ", ") + info.name.str();
     if (!resting)
       advice.push_back("a recipe that shards parameters and state at rest (" +
-                       names + "): most of it is theirs");
+                       spmd::recipesThat([](const spmd::RecipeInfo &info) {
+                         return info.axes.front().split ==
+                                spmd::RecipeSplit::Resting;
+                       }) +
+                       "): most of it is theirs");
     advice.push_back("an axis \"" + spmd::kPipelineAxis.str() +
                      "\" of stages, or a recipe that shards features");
   }

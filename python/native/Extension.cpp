@@ -303,10 +303,11 @@ void noteFinding(const std::vector<std::string> &texts) {
     llvm::consumeError((*cache)->store(keyOf(texts), "it holds"));
 }
 
-/// The axes over which the recipes of a plan split the samples; none of a plan
-/// that is wrong, of which the compiler says more.
+/// The axes over which samples are sharded: that of samples, and those of the
+/// recipes of a plan; none of a plan that is wrong, of which the compiler says
+/// more.
 std::vector<std::string> sampleAxes(const std::string &plan) {
-  std::vector<std::string> axes;
+  std::vector<std::string> axes{spmd::kSamplesAxis.str()};
   auto parsed = spmd::parsePlan(plan);
   if (!parsed) {
     llvm::consumeError(parsed.takeError());

@@ -367,3 +367,44 @@ def definitions(pattern, files):
 def test_one_definition(what):
     pattern, home = SINGLE[what]
     assert definitions(pattern, sources()) == [home]
+
+
+def recipe_names():
+    """The recipes that Recipes.cpp declares."""
+    text = (ROOT / "lib/Dialect/Spmd/Transforms/Recipes/Recipes.cpp").read_text()
+    table = text[text.index("static const Recipe recipes[]"):text.index("cleave::spmd::recipeTable()")]
+    return set(re.findall(r"\{\{\"([\w-]+)\",\s*\{\{", table))
+
+
+#: Where recipes and axes are declared, offered or drawn.
+RECIPES_ARE_NAMED = ("Dialect/Spmd/Transforms/Recipes", "Dialect/Spmd/IR/Axes.h", "Pipelines/Options/",
+                     "Pipelines/Phases.h", "Testing/")
+
+
+def strings_of_code():
+    """The texts in quotes in C++ and in the Python that compiles, without comments and docstrings."""
+    files = [(relative, text) for _, relative, text in sources() if not relative.startswith(RECIPES_ARE_NAMED)]
+    files += [(path.name, path.read_text()) for folder in ("tools", "python/native")
+              for path in sorted((ROOT / folder).rglob("*.cpp"))]
+    for name, text in files:
+        yield from ((name, found) for found in re.findall(r'"((?:[^"\\\n]|\\.)*)"', COMMENT.sub("", text)))
+    for path in sorted((ROOT / "python/cleave/compiler").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        yield from ((path.name, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)
+                    and isinstance(node.value, str) and id(node) not in prose)
+
+
+def test_generic_code_names_no_recipe():
+    """A recipe is asked for a property, and an axis has a constant (Recipes.h, Axes.h). Of names
+    that are words too, only a text that is nothing else counts."""
+    recipes = recipe_names()
+    assert {"dp", "zero3", "megatron-sp", "ring"} <= recipes
+    words = re.compile(r"(?<![\w-])(?:%s)(?![\w-])" % "|".join(
+        re.escape(name) for name in recipes if not name.isalpha() or name in ("megatron", "ulysses")))
+    exact = recipes | {"tp", "cp", "ep", "pp", "fsdp"}
+    # The default of an option, the axis of stages, and advice for a model without a plan.
+    allowed = {("api.py", "dp"), ("options.py", "dp"), ("shardings.py", "pp")}
+    found = {(name, text) for name, text in strings_of_code()
+             if (text in exact or words.search(text)) and "has no tp_plan" not in text}
+    assert not found - allowed

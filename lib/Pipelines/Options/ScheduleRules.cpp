@@ -193,10 +193,7 @@ std::string cleave::sumOrderProblem(const CompileOptions &all) {
   }
   std::vector<std::string> samples;
   for (const spmd::MeshAxis &axis : *mesh)
-    if (axis.name == "dp" ||
-        llvm::any_of(plan->recipes, [&](const spmd::RecipeCall &call) {
-          return spmd::splitBy(call, axis.name) == spmd::RecipeSplit::Samples;
-        }))
+    if (spmd::splitBy(plan->recipes, axis.name) == spmd::RecipeSplit::Samples)
       samples.push_back(axis.name);
   for (const spmd::RecipeCall &call : plan->recipes) {
     bool rests = llvm::all_of(call.axes, [&](const std::string &axis) {

@@ -153,5 +153,5 @@ def _default_threads(launch) -> int:
 
 
 def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
-    bound = {"dp", *_cleave.sample_axes(",".join(recipes))}
+    bound = set(_cleave.sample_axes(",".join(recipes)))
     return math.prod(size for axis, size in axes.items() if axis in bound)

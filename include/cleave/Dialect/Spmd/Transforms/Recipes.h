@@ -23,6 +23,11 @@
 
 namespace cleave::spmd {
 
+/// The axis over which samples are sharded, asked for or not.
+inline constexpr llvm::StringLiteral kSamplesAxis = "dp";
+/// The sequential axis whose positions are the micro-batches.
+inline constexpr llvm::StringLiteral kMicroBatchAxis = "mb";
+
 /// Parses the axes of a mesh, major to minor: `dp=2,tp=4`. Returns an error
 /// unless names are distinct identifiers and sizes are positive.
 llvm::Expected<std::vector<MeshAxis>> parseMesh(llvm::StringRef text);
@@ -107,13 +112,29 @@ struct RecipeInfo {
   /// The recipe can have the axis over which another one shards features or the
   /// sequence.
   bool folds = false;
+  /// Parameters are sharded at rest: no rank holds all of them.
+  bool shardsParameters = false;
 };
 /// Returns the table of all recipes.
 llvm::ArrayRef<RecipeInfo> recipeTable();
+/// Returns the names of recipes that have a property, for messages:
+/// "zero1, zero2".
+std::string recipesThat(llvm::function_ref<bool(const RecipeInfo &)> have);
+/// Whether a recipe shards values at rest alone, and leaves each rank the whole
+/// gradient.
+bool keepsGradientsWhole(const RecipeInfo &recipe);
 
 /// Returns the dimension that a parsed recipe shards over `axis`; `Resting`
 /// where the recipe is not bound to the axis.
 RecipeSplit splitBy(const RecipeCall &call, llvm::StringRef axis);
+/// Returns the dimension that `recipes` shard over `axis`: samples over the
+/// axis of samples, also without a recipe; else `Resting` where none is bound
+/// to it.
+RecipeSplit splitBy(llvm::ArrayRef<RecipeCall> recipes, llvm::StringRef axis);
+/// Whether a recipe shards only values at rest, and whether parameters are
+/// among them.
+bool shardsAtRest(const RecipeCall &call);
+bool shardsParametersAtRest(const RecipeCall &call);
 /// Whether the sizes that a recipe shards must be divisible.
 bool splitsEvenly(const RecipeCall &call);
 /// Whether the positions of a recipe process keys in turn.

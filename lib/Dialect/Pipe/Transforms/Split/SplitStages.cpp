@@ -25,6 +25,7 @@
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Debug.h"
@@ -255,7 +256,11 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         if (*mode == GatherMode::Once && choice.text.empty())
           function.emitWarning(
               "gathers nothing once: no micro-batch reads a sharded parameter, "
-              "as with zero3 (--pipe-gather)");
+              "as with " +
+              spmd::recipesThat([](const spmd::RecipeInfo &info) {
+                return info.shardsParameters;
+              }) +
+              " (--pipe-gather)");
       }
       if (choice.once)
         joinGathers(function, before, mesh.getMesh());

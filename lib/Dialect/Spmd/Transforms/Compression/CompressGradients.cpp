@@ -22,6 +22,7 @@
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Support/PassCounts.h"
 #include "llvm/Support/Debug.h"
 #include <map>
@@ -258,13 +259,14 @@ GradientCompression::choose(graph::GradientOp op, WorkerGradients &workers) {
     return std::optional<CompressedGradient>();
   }
   if (auto placed = op.getInput().getDefiningOp<ConstrainOp>()) {
-    // "zero1" reduces the gradient into the shards of the state, and may keep
+    // A recipe may reduce the gradient into the shards of the state, and keep
     // the parameter in them: the gradient itself is whole on each rank.
     bool isWhole = placed.getReduced();
     if (!isWhole && placed.getSharding().getSharding().splits(mesh, {axis}))
       return refuse("no rank has the whole gradient, which a recipe shards "
                     "over \"" +
-                    axis + "\": use 'zero1', or compress over another axis");
+                    axis + "\": use '" + recipesThat(keepsGradientsWhole) +
+                    "', or compress over another axis");
     chosen.sharding = placed.getSharding().getSharding();
     chosen.isPlaced = !isWhole;
     chosen.isScattered = isWhole;

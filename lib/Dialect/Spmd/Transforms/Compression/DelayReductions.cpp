@@ -19,6 +19,7 @@
 #include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -161,7 +162,7 @@ ReductionDelay::choose(BlockArgument pending, WorkerGradients &workers) {
   own.placed = own.gradient.getInput().getDefiningOp<ConstrainOp>();
   Value sum = own.gradient.getInput();
   if (own.placed) {
-    // As for compression: "zero1" keeps the gradient whole on each rank.
+    // As for compression: a recipe may keep the gradient whole on each rank.
     own.sharding = own.placed.getSharding().getSharding();
     bool splits = llvm::any_of(axes, [&](const AxisRef &axis) {
       return own.sharding.splits(mesh, axis);
@@ -169,9 +170,9 @@ ReductionDelay::choose(BlockArgument pending, WorkerGradients &workers) {
     if (splits && !own.placed.getReduced())
       return emitError(own.parameter.getLoc())
              << "delayed reductions: no rank has the whole gradient of \""
-             << parameter
-             << "\", which a recipe shards over the workers: use 'zero1', or "
-                "leave out 'reduce=next'";
+             << parameter << "\", which a recipe shards over the workers: use '"
+             << recipesThat(keepsGradientsWhole)
+             << "', or leave out 'reduce=next'";
     for (AxisList &list : own.sharding.dims)
       llvm::erase_if(
           list, [&](const AxisRef &axis) { return mesh.overlap(axis, axes); });

@@ -315,15 +315,10 @@ struct DecomposeHeadPass : spmd::impl::DecomposeHeadBase<DecomposeHeadPass> {
     HeadParts parts;
     parts.samples = std::max<int64_t>(microBatches, 1);
     for (const MeshAxis &axis : planned.axes) {
-      RecipeSplit what =
-          axis.name == "dp" ? RecipeSplit::Samples : RecipeSplit::Resting;
+      RecipeSplit what = splitBy(planned.plan.recipes, axis.name);
       for (const RecipeCall &call : planned.plan.recipes)
-        if (RecipeSplit split = splitBy(call, axis.name);
-            split != RecipeSplit::Resting) {
-          what = split;
-          if (split == RecipeSplit::Features)
-            parts.even = splitsEvenly(call);
-        }
+        if (splitBy(call, axis.name) == RecipeSplit::Features)
+          parts.even = splitsEvenly(call);
       if (what == RecipeSplit::Samples)
         parts.samples *= axis.size;
       else if (what == RecipeSplit::Sequence)

@@ -265,10 +265,7 @@ private:
   int64_t countParts(const PlanOnMesh &planned) {
     int64_t parts = std::max<int64_t>(microBatches, 1);
     for (const MeshAxis &axis : planned.axes)
-      if (axis.name == "dp" ||
-          llvm::any_of(planned.plan.recipes, [&](const RecipeCall &call) {
-            return splitBy(call, axis.name) == RecipeSplit::Samples;
-          }))
+      if (splitBy(planned.plan.recipes, axis.name) == RecipeSplit::Samples)
         parts *= axis.size;
     return parts;
   }

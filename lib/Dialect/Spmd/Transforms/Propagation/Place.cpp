@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/Support/MathExtras.h"
 
 namespace cleave::spmd {
@@ -31,7 +32,7 @@ struct PlacePass : spmd::impl::PlaceBase<PlacePass> {
       return signalPassFailure();
     }
     if (failed(countGrains()) || failed(checkSizes()) ||
-        failed(splitSamples("mb", microBatches)))
+        failed(splitSamples(kMicroBatchAxis, microBatches)))
       return signalPassFailure();
   }
 

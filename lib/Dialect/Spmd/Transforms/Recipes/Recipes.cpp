@@ -142,7 +142,9 @@ static const Recipe recipes[] = {
       "zero2, and parameters",
       /*even=*/false,
       /*inTurn=*/false,
-      /*sumsInParts=*/true},
+      /*sumsInParts=*/true,
+      /*folds=*/false,
+      /*shardsParameters=*/true},
      one<applyZero3>,
      5},
 };
@@ -155,6 +157,20 @@ ArrayRef<RecipeInfo> cleave::spmd::recipeTable() {
     return result;
   }();
   return table;
+}
+
+std::string
+cleave::spmd::recipesThat(llvm::function_ref<bool(const RecipeInfo &)> have) {
+  std::string names;
+  for (const Recipe &recipe : recipes)
+    if (have(recipe.info))
+      names += (names.empty() ? "" : ", ") + recipe.info.name.str();
+  return names;
+}
+
+bool cleave::spmd::keepsGradientsWhole(const RecipeInfo &recipe) {
+  return recipe.axes.front().split == RecipeSplit::Resting &&
+         !recipe.sumsInParts;
 }
 
 static const Recipe *findRecipe(StringRef name) {
@@ -171,6 +187,26 @@ RecipeSplit cleave::spmd::splitBy(const RecipeCall &call, StringRef axis) {
       if (name == axis)
         return own.split;
   return RecipeSplit::Resting;
+}
+
+RecipeSplit cleave::spmd::splitBy(ArrayRef<RecipeCall> recipes,
+                                  StringRef axis) {
+  RecipeSplit split =
+      axis == kSamplesAxis ? RecipeSplit::Samples : RecipeSplit::Resting;
+  for (const RecipeCall &call : recipes)
+    if (RecipeSplit own = splitBy(call, axis); own != RecipeSplit::Resting)
+      split = own;
+  return split;
+}
+
+bool cleave::spmd::shardsAtRest(const RecipeCall &call) {
+  const Recipe *recipe = findRecipe(call.name);
+  return recipe && recipe->info.axes.front().split == RecipeSplit::Resting;
+}
+
+bool cleave::spmd::shardsParametersAtRest(const RecipeCall &call) {
+  const Recipe *recipe = findRecipe(call.name);
+  return recipe && recipe->info.shardsParameters;
 }
 
 bool cleave::spmd::splitsEvenly(const RecipeCall &call) {
@@ -278,7 +314,7 @@ static llvm::Error bindAxes(RecipeCall &call, const Recipe &recipe,
                        "are stages of a pipeline: bind it to another axis",
                        call.name, axis);
     // Samples are split over this axis, asked for or not.
-    if (axis == "dp" && contradict(RecipeSplit::Samples, split))
+    if (axis == kSamplesAxis && contradict(RecipeSplit::Samples, split))
       return makeError("recipe '{0}' splits {1} over axis \"dp\", which splits "
                        "the samples: an axis has one of them; bind the recipe "
                        "to another axis",
@@ -388,7 +424,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     bool data = llvm::any_of(calls, [](const RecipeCall &call) {
       return call.name == "dp" && call.axes.front() == "dp";
     });
-    if (!data && known.find("dp"))
+    if (!data && known.find(kSamplesAxis))
       calls.push_back({"dp", {"dp"}});
     llvm::stable_sort(calls, [](const RecipeCall &a, const RecipeCall &b) {
       auto rank = [](const RecipeCall &call) {
