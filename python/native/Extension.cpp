@@ -17,9 +17,11 @@
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
+#include "cleave/Runtime/Session/LearningRate.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "mlir/Parser/Parser.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/FormatVariadic.h"
 
 #include <mutex>
@@ -349,6 +351,19 @@ contractionWeights(const std::string &text) {
   return result;
 }
 
+/// The rate of a step by a schedule of the runtime.
+double learningRate(const std::string &kind, double rate, double warmup,
+                    int64_t steps, double minimum, double cycles, bool goesOn,
+                    int64_t step) {
+  using runtime::LearningRate;
+  auto found = llvm::StringSwitch<LearningRate::Kind>(kind)
+                   .Case("linear", LearningRate::Kind::Linear)
+                   .Case("cosine", LearningRate::Kind::Cosine)
+                   .Default(LearningRate::Kind::Constant);
+  return LearningRate{found, rate, warmup, steps, minimum, cycles, goesOn}.at(
+      step);
+}
+
 } // namespace
 
 NB_MODULE(_cleave, m) {
@@ -424,6 +439,9 @@ NB_MODULE(_cleave, m) {
   m.def("note_finding", &noteFinding, nb::arg("texts"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
   m.def("schedule_problem", &scheduleProblem, nb::arg("name"));
+  m.def("learning_rate", &learningRate, nb::arg("kind"), nb::arg("rate"),
+        nb::arg("warmup"), nb::arg("steps"), nb::arg("minimum"),
+        nb::arg("cycles"), nb::arg("goes_on"), nb::arg("step"));
   m.def("contraction_weights", &contractionWeights, nb::arg("text"));
   m.def(
       "compile",

@@ -353,6 +353,7 @@ def test_a_long_function_is_found():
 
 #: What is defined once, and where: a pattern of its definition, in C++ without comments.
 SINGLE = {
+    "the cosine of learning rates": (r"\bcos\([^;]*progress", "Runtime/Session/LearningRate.cpp"),
     "where updates begin": (r"isa<(?:graph::)?GradientOp>\(\*?op\)\)\s*role", "Dialect/Graph/Analysis/StepRoles.cpp"),
 }
 

@@ -90,14 +90,15 @@ static llvm::StringRef kindName(LearningRate::Kind kind) {
 }
 
 std::string Trainer::describeRun() const {
-  llvm::json::Object facts{{"sequence_length", length},
-                           {"label_shift", shift},
-                           {"lr", options.learningRate.rate},
-                           {"lr_schedule", kindName(options.learningRate.kind)},
-                           {"warmup", options.learningRate.warmup},
-                           {"steps", options.learningRate.steps},
-                           {"min_lr", options.learningRate.minimum},
-                           {"batch", batch}};
+  llvm::json::Object facts{
+      {"sequence_length", length},
+      {"label_shift", shift},
+      {"lr", options.learningRate.rate},
+      {"lr_schedule", kindName(options.learningRate.kind)},
+      {"warmup", static_cast<int64_t>(options.learningRate.warmup)},
+      {"steps", options.learningRate.steps},
+      {"min_lr", options.learningRate.minimum},
+      {"batch", batch}};
   if (command) {
     // The command may have passwords.
     facts["data_command"] = redacted(options.dataCommand);

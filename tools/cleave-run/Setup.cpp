@@ -236,7 +236,7 @@ Error Trainer::agreeOnOptions() const {
   return session->agree(
       {{"--lr-schedule", kinds[static_cast<size_t>(rates.kind)]},
        {"--lr", real(rates.rate)},
-       {"--warmup", number(rates.warmup)},
+       {"--warmup", number(static_cast<int64_t>(rates.warmup))},
        {"--min-lr", real(rates.minimum)},
        {"--steps", number(options.steps)},
        {"--stop-at", number(options.stopAt)},

@@ -390,8 +390,9 @@ int main(int argc, char **argv) {
   options.idsInput = flags.idsInput;
   options.labelsInput = flags.labelsInput;
   options.onesInputs.assign(flags.onesInput.begin(), flags.onesInput.end());
-  options.learningRate = {flags.scheduleKind, flags.rate, flags.warmup,
-                          flags.steps, flags.minimum};
+  options.learningRate = {flags.scheduleKind, flags.rate,
+                          static_cast<double>(flags.warmup), flags.steps,
+                          flags.minimum};
   options.steps = flags.steps;
   options.stopAt = flags.stopAt;
   options.evalEvery = flags.evalEvery;

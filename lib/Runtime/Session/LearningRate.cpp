@@ -13,21 +13,23 @@
 using namespace cleave::runtime;
 
 double LearningRate::at(int64_t step) const {
-  if (step < warmup)
-    return rate * (static_cast<double>(step) /
-                   static_cast<double>(std::max<int64_t>(1, warmup)));
+  double at = static_cast<double>(step), last = static_cast<double>(steps);
+  if (at < warmup)
+    return rate * (at / std::max(1.0, warmup));
   if (kind == Kind::Constant)
     return rate;
-  double length = static_cast<double>(std::max<int64_t>(1, steps - warmup));
+  double length = std::max(1.0, last - warmup);
   double factor;
   if (kind == Kind::Linear) {
-    factor = std::max(0.0, static_cast<double>(steps - step) / length);
+    factor = std::max(0.0, (last - at) / length);
   } else {
-    double progress = static_cast<double>(step - warmup) / length;
+    double progress = (at - warmup) / length;
     // After its end the curve would rise again.
-    factor = progress >= 1.0
-                 ? 0.0
-                 : 0.5 * (1.0 + std::cos(3.141592653589793 * progress));
+    factor =
+        progress >= 1.0 && !goesOn
+            ? 0.0
+            : std::max(0.0, 0.5 * (1.0 + std::cos(3.141592653589793 * cycles *
+                                                  2.0 * progress)));
   }
   return minimum + (rate - minimum) * factor;
 }

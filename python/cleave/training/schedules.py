@@ -34,45 +34,44 @@ class Schedule:
         return self._text
 
 
-def constant(lr: float, *, warmup: int = 0) -> Schedule:
+class _Known(Schedule):
+    """A schedule of the runtime (Runtime/Session/LearningRate.h), which cleave-run has, too."""
+
+    def __init__(self, kind: str, lr: float, *, warmup: float, steps: int = 0,
+                 cycles: float = 0.5, final: float = 0.0):
+        text = f"{kind}({lr}, warmup={warmup}" + (f", steps={steps})" if steps else ")")
+        super().__init__(lr, self.value, text)
+        check("warmup", warmup)
+        # A last rate is kept; without one the wave goes on, as in the transformers library.
+        self._curve = (kind, float(lr), float(warmup), steps, final * lr, float(cycles), not final)
+
+    def value(self, step: int) -> float:
+        from .. import _cleave
+
+        return _cleave.learning_rate(*self._curve, step)
+
+
+def constant(lr: float, *, warmup: float = 0) -> Schedule:
     """A constant `lr`, after a linear warm-up from 0 over `warmup` steps."""
-    check("warmup", warmup)
-    return Schedule(lr, lambda step: _warm(step, warmup, 1.0),
-                    f"constant({lr}, warmup={warmup})")
+    return _Known("constant", lr, warmup=warmup)
 
 
-def linear(lr: float, *, steps: int, warmup: int = 0) -> Schedule:
+def linear(lr: float, *, steps: int, warmup: float = 0) -> Schedule:
     """Linear warm-up from 0 to `lr` over `warmup` steps, then linearly to 0 at
     `steps`, where it stays. The same as `get_linear_schedule_with_warmup` of
     the transformers library."""
-    _check_steps(steps, warmup)
-
-    def factor(step: int) -> float:
-        return _warm(step, warmup, max(0.0, (steps - step) / max(1, steps - warmup)))
-
-    return Schedule(lr, factor, f"linear({lr}, warmup={warmup}, steps={steps})")
+    _check_steps(steps)
+    return _Known("linear", lr, warmup=warmup, steps=steps)
 
 
-def cosine(lr: float, *, steps: int, warmup: int = 0, cycles: float = 0.5,
+def cosine(lr: float, *, steps: int, warmup: float = 0, cycles: float = 0.5,
            final: float = 0.0) -> Schedule:
     """Linear warm-up from 0 to `lr` over `warmup` steps, then along a cosine to
     `final * lr` at `steps`. With the default `final` the same as
     `get_cosine_schedule_with_warmup` of the transformers library."""
-    _check_steps(steps, warmup)
+    _check_steps(steps)
     check("final", final)
-
-    def factor(step: int) -> float:
-        progress = (step - warmup) / max(1, steps - warmup)
-        wave = max(0.0, 0.5 * (1.0 + math.cos(math.pi * cycles * 2.0 * progress)))
-        if final and progress >= 1:
-            wave = 0.0
-        return _warm(step, warmup, final + (1.0 - final) * wave)
-
-    return Schedule(lr, factor, f"cosine({lr}, warmup={warmup}, steps={steps})")
-
-
-def _warm(step: int, warmup: int, after: float) -> float:
-    return step / max(1, warmup) if step < warmup else after
+    return _Known("cosine", lr, warmup=warmup, steps=steps, cycles=cycles, final=final)
 
 
 def check(name: str, value: float, below: float = math.inf) -> None:
@@ -81,7 +80,6 @@ def check(name: str, value: float, below: float = math.inf) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a finite number of at least 0{limit}")
 
 
-def _check_steps(steps: int, warmup: int) -> None:
+def _check_steps(steps: int) -> None:
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps is {steps!r}; it must be a whole number above 0")
-    check("warmup", warmup)

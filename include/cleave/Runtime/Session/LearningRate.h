@@ -20,8 +20,16 @@ struct LearningRate {
   enum class Kind { Constant, Linear, Cosine };
   Kind kind = Kind::Constant;
   double rate = 0;
-  int64_t warmup = 0, steps = 0;
+  /// The steps of a linear warm-up from 0, and those up to which the rate
+  /// falls.
+  double warmup = 0;
+  int64_t steps = 0;
+  /// The rate at `steps`.
   double minimum = 0;
+  /// Of a cosine: the waves up to `steps`, and whether it goes on after them,
+  /// as in the transformers library, or stays at the minimum.
+  double cycles = 0.5;
+  bool goesOn = false;
 
   /// The rate of a step; the first has index 0.
   double at(int64_t step) const;
