@@ -8,6 +8,7 @@
 #include "Bindings.h"
 #include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
+#include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Executable/Files/CheckpointFolder.h"
 #include "cleave/Pipelines/CompileCache.h"
@@ -26,6 +27,7 @@
 
 #include <mutex>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 using namespace cleave;
@@ -442,6 +444,18 @@ NB_MODULE(_cleave, m) {
   m.def("learning_rate", &learningRate, nb::arg("kind"), nb::arg("rate"),
         nb::arg("warmup"), nb::arg("steps"), nb::arg("minimum"),
         nb::arg("cycles"), nb::arg("goes_on"), nb::arg("step"));
+  nb::class_<graph::PrecisionPatterns>(m, "PrecisionPatterns")
+      .def("match", &graph::PrecisionPatterns::match, nb::arg("names"))
+      .def("unmatched", &graph::PrecisionPatterns::unmatched);
+  m.def(
+      "precision_patterns",
+      [](const std::vector<std::pair<std::string, std::string>> &entries) {
+        auto patterns = graph::PrecisionPatterns::of(entries);
+        if (!patterns)
+          throw nb::value_error(llvm::toString(patterns.takeError()).c_str());
+        return std::move(*patterns);
+      },
+      nb::arg("entries"));
   m.def("contraction_weights", &contractionWeights, nb::arg("text"));
   m.def(
       "compile",

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Flags.h"
-#include "PrecisionPatterns.h"
+#include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/PredictStep.h"
@@ -114,7 +114,8 @@ std::string cleave::checkFlags(const Flags &flags,
     if (options.phases.precision == "f32")
       return "--precision-policy needs --precision bf16 or fp16: all ops are "
              "computed in f32 without";
-    if (auto policy = PrecisionPatterns::read(flags.precisionPolicy); !policy)
+    if (auto policy = graph::PrecisionPatterns::read(flags.precisionPolicy);
+        !policy)
       return "--precision-policy: " + llvm::toString(policy.takeError());
   }
   if (std::string mistake = checkFitFlags(flags, options); !mistake.empty())

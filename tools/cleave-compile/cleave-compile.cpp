@@ -7,7 +7,7 @@
 
 #include "Flags.h"
 #include "ParameterGroups.h"
-#include "PrecisionPatterns.h"
+#include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
 #include "cleave/Dialect/Pipe/Transforms/RecomputePolicy.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Pipelines/Compile.h"
@@ -216,7 +216,7 @@ static int annotateModel(ModuleOp module, const Flags &flags,
           excludeFromDecay(module, flags.noDecay, options.parameters))
     return fail("--no-decay: " + llvm::toString(std::move(e)));
   if (!flags.precisionPolicy.empty()) {
-    auto policy = PrecisionPatterns::read(flags.precisionPolicy);
+    auto policy = graph::PrecisionPatterns::read(flags.precisionPolicy);
     if (!policy)
       return fail("--precision-policy: " + llvm::toString(policy.takeError()));
     if (llvm::Error e = policy->apply(module))

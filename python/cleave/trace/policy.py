@@ -5,22 +5,25 @@
 from __future__ import annotations
 
 import dataclasses
-from fnmatch import fnmatchcase
 from typing import Any, Sequence
 
 from .ir import Function, Op
 
-_PRECISIONS = ("f32", "16bit")
-
 
 class PrecisionPolicy:
     """Patterns of module paths or names of ops, each with "f32" or "16bit". The last matching
-    pattern applies to an op. A pattern that matches a module applies to all ops in it."""
+    pattern applies to an op. A pattern that matches a module applies to all ops in it. The
+    compiler matches them (Graph/Transforms/PrecisionPatterns.h), as those of a module in a file."""
 
     def __init__(self, entries: Sequence[tuple[str, str]] = ()):
-        self.entries = tuple(entries)
-        #: The patterns that have matched an op.
-        self.matched: set[str] = set()
+        self._patterns = None
+        if entries:
+            from .. import _cleave
+
+            try:
+                self._patterns = _cleave.precision_patterns(entries)
+            except ValueError as error:
+                raise ValueError(f"precision_policy: {error}") from None
 
     @classmethod
     def of(cls, value: Any) -> PrecisionPolicy:
@@ -32,30 +35,23 @@ class PrecisionPolicy:
                 and all(isinstance(part, str) for part in entry) for entry in value):
             raise TypeError("precision_policy must be a list of pairs (pattern of modules or ops, "
                             '"f32" or "16bit")')
-        for pattern, precision in value:
-            if precision not in _PRECISIONS:
-                raise ValueError(f"precision_policy gives {pattern!r} {precision!r}; it must be "
-                                 "'f32' or '16bit'")
         return cls([tuple(entry) for entry in value])
 
     def apply(self, function: Function) -> None:
         """Sets the precision of the ops of a function."""
-        if not self.entries:
+        if self._patterns is None:
             return
         for op in function.ops:
-            names = _names_of(op)
-            for pattern, precision in self.entries:
-                if any(fnmatchcase(name, pattern) for name in names):
-                    self.matched.add(pattern)
-                    op.origin = dataclasses.replace(op.origin, precision=precision)
+            if precision := self._patterns.match(_names_of(op)):
+                op.origin = dataclasses.replace(op.origin, precision=precision)
 
     def unmatched(self) -> list[str]:
         """Returns the patterns that have matched no op."""
-        return [p for p, _ in self.entries if p not in self.matched]
+        return [] if self._patterns is None else self._patterns.unmatched()
 
 
 def _names_of(op: Op) -> list[str]:
-    """Returns the names that a pattern may match: that of the op, and the paths of the modules that
-    contain it."""
+    """Returns the names that a pattern may match: that of the op, with its dialect or without, and
+    the paths of the modules that contain it."""
     parts = op.origin.module.split(".") if op.origin.module else []
-    return [op.name, *(".".join(parts[:i + 1]) for i in range(len(parts)))]
+    return [op.name, f"graph.{op.name}", *(".".join(parts[:i + 1]) for i in range(len(parts)))]

@@ -153,7 +153,7 @@ def test_a_pattern_of_a_module_is_of_all_in_it():
 
 @pytest.mark.parametrize("policy, kind, message", [
     ("first", TypeError, "must be a list of pairs"),
-    ([("first", "f16")], ValueError, "gives 'first' 'f16'; it must be 'f32' or '16bit'"),
+    ([("first", "f16")], ValueError, "entry 1: unknown precision 'f16' of 'first'; there are f32 and 16bit"),
     ([("third", "f32")], ValueError, "precision_policy has third, with which no module"),
 ])
 def test_policies_that_are_refused(policy, kind, message):

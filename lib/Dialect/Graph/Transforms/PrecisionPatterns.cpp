@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "PrecisionPatterns.h"
+#include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
 #include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Support/OpenText.h"
@@ -15,6 +15,7 @@
 
 using namespace mlir;
 using namespace cleave;
+using namespace cleave::graph;
 
 llvm::Expected<PrecisionPatterns::Entry>
 PrecisionPatterns::parse(StringRef text, const std::string &place) {
@@ -26,15 +27,22 @@ PrecisionPatterns::parse(StringRef text, const std::string &place) {
                                    ": expected pattern=f32 or "
                                    "pattern=16bit, not '" +
                                    text + "'");
+  return makeEntry(pattern, precision, place);
+}
+
+llvm::Expected<PrecisionPatterns::Entry>
+PrecisionPatterns::makeEntry(StringRef pattern, StringRef precision,
+                             const std::string &place) {
   if (precision != "f32" && precision != "16bit")
     return llvm::createStringError(place + ": unknown precision '" + precision +
                                    "' of '" + pattern +
                                    "'; there are f32 and 16bit");
-  auto glob = llvm::GlobPattern::create(pattern);
+  auto own = std::make_shared<const std::string>(pattern);
+  auto glob = llvm::GlobPattern::create(*own);
   if (!glob)
     return llvm::createStringError(place + ": '" + pattern +
                                    "': " + llvm::toString(glob.takeError()));
-  return Entry{std::move(*glob), pattern.str(), precision.str(), place};
+  return Entry{std::move(own), std::move(*glob), precision.str(), place};
 }
 
 llvm::Expected<PrecisionPatterns> PrecisionPatterns::read(StringRef text) {
@@ -73,6 +81,39 @@ llvm::Expected<PrecisionPatterns> PrecisionPatterns::read(StringRef text) {
   return policy;
 }
 
+llvm::Expected<PrecisionPatterns>
+PrecisionPatterns::of(ArrayRef<std::pair<std::string, std::string>> pairs) {
+  PrecisionPatterns policy;
+  for (auto [i, pair] : llvm::enumerate(pairs)) {
+    auto entry =
+        makeEntry(pair.first, pair.second, "entry " + std::to_string(i + 1));
+    if (!entry)
+      return entry.takeError();
+    policy.entries.push_back(std::move(*entry));
+  }
+  return policy;
+}
+
+std::string PrecisionPatterns::match(const std::vector<std::string> &names) {
+  std::string precision;
+  for (Entry &entry : entries)
+    if (llvm::any_of(names, [&](const std::string &name) {
+          return entry.glob.match(name);
+        })) {
+      entry.matched = true;
+      precision = entry.precision;
+    }
+  return precision;
+}
+
+std::vector<std::string> PrecisionPatterns::unmatched() const {
+  std::vector<std::string> patterns;
+  for (const Entry &entry : entries)
+    if (!entry.matched)
+      patterns.push_back(*entry.pattern);
+  return patterns;
+}
+
 /// Adds the places in the source that `location` has: of each, the path from
 /// any folder on.
 static void addPlaces(Location location, std::set<std::string> &names) {
@@ -89,8 +130,7 @@ static void addPlaces(Location location, std::set<std::string> &names) {
   });
 }
 
-llvm::Error PrecisionPatterns::apply(ModuleOp module) const {
-  std::vector<bool> matched(entries.size());
+llvm::Error PrecisionPatterns::apply(ModuleOp module) {
   for (auto function : module.getOps<func::FuncOp>()) {
     if (function.isExternal())
       continue;
@@ -98,8 +138,8 @@ llvm::Error PrecisionPatterns::apply(ModuleOp module) const {
     llvm::DenseMap<Value, std::set<std::string>> parameters;
     for (BlockArgument argument : function.getArguments()) {
       unsigned i = argument.getArgNumber();
-      auto role = function.getArgAttrOfType<StringAttr>(i, graph::kRoleAttr);
-      auto name = function.getArgAttrOfType<StringAttr>(i, graph::kNameAttr);
+      auto role = function.getArgAttrOfType<StringAttr>(i, kRoleAttr);
+      auto name = function.getArgAttrOfType<StringAttr>(i, kNameAttr);
       if (role && role.getValue() == "parameter" && name)
         parameters[argument].insert(name.str());
     }
@@ -122,20 +162,15 @@ llvm::Error PrecisionPatterns::apply(ModuleOp module) const {
       if (onlyParameters)
         for (Value result : op.getResults())
           parameters[result] = read;
-      for (auto [i, entry] : llvm::enumerate(entries))
-        if (llvm::any_of(names, [&](const std::string &name) {
-              return entry.glob.match(name);
-            })) {
-          matched[i] = true;
-          op.setAttr(graph::kPrecisionAttr,
-                     StringAttr::get(op.getContext(), entry.precision));
-        }
+      std::string precision = match({names.begin(), names.end()});
+      if (!precision.empty())
+        op.setAttr(kPrecisionAttr, StringAttr::get(op.getContext(), precision));
     }
   }
-  for (auto [entry, any] : llvm::zip(entries, matched))
-    if (!any)
+  for (const Entry &entry : entries)
+    if (!entry.matched)
       return llvm::createStringError(
-          entry.place + ": '" + entry.pattern +
+          entry.place + ": '" + *entry.pattern +
           "' matches no op, no parameter that an op reads, no module of one, "
           "and no place in the source");
   return llvm::Error::success();
