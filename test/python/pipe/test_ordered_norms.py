@@ -5,7 +5,7 @@
 Part N of a stage cannot wait for that of an earlier stage, which sums the global norm. What
 depends on clipped gradients, such as LAMB's ratio of a parameter, is therefore computed by the
 updates of all stages that hold it; where only one of them could, it is refused
-(test/Dialect/Pipe/split-ordered-norms-invalid.mlir).
+(test/Dialect/Pipe/Split/split-ordered-norms-invalid.mlir).
 """
 
 import pytest
