@@ -1,26 +1,51 @@
 # One way to declare a library, a tool and a table of generated code.
 
-# The umbrella header that every translation unit of the compiler parses; once.
-add_library(CleavePCH OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
-target_precompile_headers(CleavePCH PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
-
 # All code that TableGen generates. Every library is compiled after it: headers
 # include headers of other folders, so lists for each library would go stale
 # and fail only in a cold build.
 add_custom_target(CleaveTableGen)
 
-# cleave_add_library(Name SOURCES a.cpp ... [LINK l ...] [NO_PCH])
+# Headers that most sources of a library read are parsed once, by level: a library
+# names the level whose headers nearly all of its sources include anyway. A source
+# still includes what it uses; a build with CMAKE_DISABLE_PRECOMPILE_HEADERS shows
+# it.
+#
+#   Plain    the C++ library and LLVM's Support
+#   Mlir     MLIR
+#   Graph    MLIR and the graph dialect
+#   Spmd     Graph and the spmd dialect
+#   Pipe     Spmd and the pipe dialect
+#   Exec     Spmd and the exec dialect
+#   Runtime  Plain, optimised
+#   Tests    Exec and GoogleTest; PlainTests: Plain and GoogleTest
+function(cleave_add_pch level)
+  add_library(Cleave${level}PCH OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch/pch.cpp)
+  target_precompile_headers(Cleave${level}PCH PRIVATE
+    ${CMAKE_SOURCE_DIR}/cmake/pch/${level}.h)
+  target_compile_options(Cleave${level}PCH PRIVATE ${ARGN})
+endfunction()
+
+cleave_add_pch(Plain)
+cleave_add_pch(Runtime -O3)
+cleave_add_pch(Mlir)
+foreach(level Graph Spmd Pipe Exec)
+  cleave_add_pch(${level})
+  add_dependencies(Cleave${level}PCH CleaveTableGen)
+endforeach()
+
+# cleave_add_library(Name SOURCES a.cpp ... [LINK l ...] [PCH level])
 #
 # A static library of the compiler. `MLIR` and `LLVM` are always the shared
 # libraries: naming a component archive beside them would duplicate TypeIDs.
 function(cleave_add_library name)
-  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "PCH" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   add_dependencies(${name} CleaveTableGen)
   target_link_libraries(${name} PUBLIC ${ARG_LINK} MLIR LLVM)
-  if(NOT ARG_NO_PCH)
-    target_precompile_headers(${name} REUSE_FROM CleavePCH)
+  if(NOT ARG_PCH)
+    set(ARG_PCH Mlir)
   endif()
+  target_precompile_headers(${name} REUSE_FROM Cleave${ARG_PCH}PCH)
 endfunction()
 
 # cleave_add_runtime_library(Name SOURCES a.cpp ... [LINK l ...])
@@ -32,20 +57,22 @@ function(cleave_add_runtime_library name)
   add_library(${name} STATIC ${ARG_SOURCES})
   target_compile_options(${name} PRIVATE -O3)
   target_link_libraries(${name} PUBLIC ${ARG_LINK})
+  target_precompile_headers(${name} REUSE_FROM CleaveRuntimePCH)
 endfunction()
 
-# cleave_add_tool(name SOURCES a.cpp ... LINK l ...)
+# cleave_add_tool(name SOURCES a.cpp ... LINK l ... [PCH level])
 function(cleave_add_tool name)
-  cmake_parse_arguments(ARG "NO_PCH" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "PCH" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} MLIR LLVM)
   # A precompiled header serves only code compiled alike: libraries are
   # -fPIC, so programs are too, not -fPIE.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${name} PRIVATE -fPIC)
-  if(NOT ARG_NO_PCH)
-    target_precompile_headers(${name} REUSE_FROM CleavePCH)
+  if(NOT ARG_PCH)
+    set(ARG_PCH Mlir)
   endif()
+  target_precompile_headers(${name} REUSE_FROM Cleave${ARG_PCH}PCH)
 endfunction()
 
 # cleave_tablegen(target file.td out.inc -gen-... out2.inc -gen-... ...)

@@ -3,6 +3,7 @@
 """The tree as docs/Architecture.md has it: which folder may include which."""
 import ast
 import collections
+import functools
 import importlib.util
 import json
 import pathlib
@@ -410,3 +411,80 @@ def test_generic_code_names_no_recipe():
     found = {(name, text) for name, text in strings_of_code()
              if (text in exact or words.search(text)) and "has no tp_plan" not in text}
     assert not found - allowed
+
+
+# Precompiled headers save time and nothing else: what they hold is of rooms that a library may
+# use, and sources include what they use all the same.
+LEVELS = ROOT / "cmake" / "pch"
+
+
+@functools.cache
+def reached(path):
+    """The headers of this project that a file includes, over others too."""
+    found = {path}
+    for name in INCLUDE.findall(path.read_text()):
+        near = [folder / name for folder in (ROOT / "include", path.parent) if (folder / name).exists()]
+        if near and near[0].resolve() not in found:
+            found |= reached(near[0].resolve())
+    return frozenset(found)
+
+
+def rooms(level):
+    """The rooms of the headers of a level."""
+    base = ROOT / "include" / "cleave"
+    return {room_of(str(path.relative_to(base))) for path in reached(LEVELS / f"{level}.h")
+            if path.is_relative_to(base)}
+
+
+def libraries():
+    """Each library of lib/ that names a level: its room, its name and the level."""
+    for path in sorted((ROOT / "lib").rglob("CMakeLists.txt")):
+        for name, level in re.findall(r"cleave_add_library\((\w+)\s+PCH (\w+)", path.read_text()):
+            relative = str((path.parent / name).relative_to(ROOT / "lib"))
+            yield room_of(relative), name, level
+
+
+def too_high(found):
+    order = {room: index for index, room in enumerate(ROOMS)}
+    return [f"{name} ({own}) is compiled with {level}.h, which includes {other}"
+            for own, name, level in found for other in rooms(level) if order[other] > order[own]]
+
+
+def test_a_library_is_compiled_with_lower_rooms():
+    found = list(libraries())
+    assert len(found) > 15
+    assert not too_high(found)
+    assert too_high([("Dialect/Graph/IR", "X", "Spmd")])
+
+
+def test_rooms_without_mlir():
+    for own, name, level in libraries():
+        if own.startswith(WITHOUT_MLIR):
+            assert level == "Plain", name
+    for level in ("Plain", "PlainTests", "Runtime"):
+        text = "".join(path.read_text() for path in reached(LEVELS / f"{level}.h"))
+        assert "mlir/" not in text and "cleave/" not in text
+
+
+#: Where the ops of each dialect are declared.
+OPS = {dialect.lower(): ROOT / f"include/cleave/Dialect/{dialect}/IR/{dialect}Ops.h"
+       for dialect in ("Graph", "Spmd", "Pipe", "Exec")}
+
+
+def missing(path, text):
+    """The dialects whose ops a file names in full without their header."""
+    return [dialect for dialect, header in OPS.items()
+            if re.search(rf"\b{dialect}::[A-Z]\w*Op\b", text) and header not in reached(path)]
+
+
+@pytest.mark.parametrize("folder", ["lib", "tools", "test/unit"])
+def test_sources_include_the_ops_that_they_name(folder):
+    files = sorted((ROOT / folder).rglob("*.cpp"))
+    assert len(files) > 20
+    assert not {str(path): own for path in files if (own := missing(path, path.read_text()))}
+
+
+def test_a_missing_include_is_found():
+    path = ROOT / "lib" / "Dialect" / "Graph" / "IR" / "GraphOps.cpp"
+    assert missing(path, "isa<spmd::AllReduceOp>(op)") == ["spmd"]
+    assert not missing(path, "isa<graph::AddOp>(op)")

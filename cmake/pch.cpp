@@ -1,1 +1,0 @@
-// The one source of the target that owns the precompiled header.

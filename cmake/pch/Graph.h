@@ -1,0 +1,3 @@
+// What nearly all sources of the graph dialect read.
+#include "Mlir.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"

@@ -1,0 +1,3 @@
+// What most tests read of what uses nothing of MLIR.
+#include "Plain.h"
+#include "gtest/gtest.h"

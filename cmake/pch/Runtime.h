@@ -1,0 +1,2 @@
+// What most sources of the runtime read.
+#include "Plain.h"

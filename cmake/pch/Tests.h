@@ -1,0 +1,3 @@
+// What most tests of the compiler read.
+#include "Exec.h"
+#include "gtest/gtest.h"
