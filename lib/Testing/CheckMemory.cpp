@@ -8,6 +8,7 @@
 #include "cleave/Testing/CheckMemory.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <functional>
@@ -17,6 +18,7 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
+using graph::tensorTypeOf;
 
 namespace {
 
@@ -24,10 +26,6 @@ namespace {
 using Mark = uint64_t;
 /// The expected marks of a buffer, by element; 0 is nothing.
 using Content = std::shared_ptr<std::vector<Mark>>;
-
-RankedTensorType tensorType(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 
 /// Calls `visit` with the offset, in elements, of each element of `type`.
 void forEachElement(RankedTensorType type,
@@ -112,11 +110,11 @@ private:
   Content through(Operation *op, Values &values) {
     if (isa<ViewOp>(op))
       return values[op->getOperand(0)];
-    auto type = tensorType(op->getResult(0));
+    auto type = tensorTypeOf(op->getResult(0));
     auto content = std::make_shared<std::vector<Mark>>(
         extentBytes(type) / elementBytes(type.getElementType()), 0);
     for (Value input : op->getOperands())
-      forEachElement(tensorType(input), [&](int64_t at) {
+      forEachElement(tensorTypeOf(input), [&](int64_t at) {
         (*content)[at] = (*values[input])[at];
       });
     return content;
@@ -146,7 +144,7 @@ private:
                            ArrayRef<int64_t> row, Values &values) {
     for (OpOperand &operand : op->getOpOperands())
       if (failed(load(op, "operand " + Twine(operand.getOperandNumber()),
-                      values[operand.get()], tensorType(operand.get()),
+                      values[operand.get()], tensorTypeOf(operand.get()),
                       row[bufferOf(part, operand.get())])))
         return failure();
     // A command must not write memory that it reads.
@@ -167,14 +165,14 @@ private:
         arena[at + i] = 0;
     }
     for (Value result : op->getResults()) {
-      values[result] = fresh(tensorType(result));
-      if (failed(store(op, values[result], tensorType(result),
+      values[result] = fresh(tensorTypeOf(result));
+      if (failed(store(op, values[result], tensorTypeOf(result),
                        row[bufferOf(part, result)])))
         return failure();
     }
     // A result must not have been overwritten by another.
     for (Value result : op->getResults())
-      if (failed(load(op, "a result", values[result], tensorType(result),
+      if (failed(load(op, "a result", values[result], tensorTypeOf(result),
                       row[bufferOf(part, result)])))
         return failure();
     return success();
@@ -185,8 +183,8 @@ private:
     DenseSet<int64_t> bytes;
     auto collect = [&](Value value, llvm::function_ref<void(int64_t)> visit) {
       int64_t base = row[bufferOf(part, value)],
-              size = elementBytes(tensorType(value).getElementType());
-      forEachElement(tensorType(value),
+              size = elementBytes(tensorTypeOf(value).getElementType());
+      forEachElement(tensorTypeOf(value),
                      [&](int64_t at) { visit(base + at * size); });
     };
     int64_t aLow = INT64_MAX, aHigh = -1;
@@ -212,7 +210,7 @@ private:
     for (auto [argument, value] :
          llvm::zip_equal(part.getArguments(), run.getInputs())) {
       // A slice of a whole tensor begins at the slice's offset.
-      int64_t skip = getLayout(tensorType(value)).offset;
+      int64_t skip = getLayout(tensorTypeOf(value)).offset;
       const Content &content = values[value];
       inner[argument] = std::make_shared<std::vector<Mark>>(
           content->begin() + std::min<int64_t>(skip, content->size()),
@@ -221,7 +219,7 @@ private:
     for (auto [i, value] : llvm::enumerate(run.getInputs()))
       if (part.getArgAttr(i, kUnlessAttr) &&
           failed(load(run, "the flag of '" + run.getCallee() + "'",
-                      values[value], tensorType(value),
+                      values[value], tensorTypeOf(value),
                       row[bufferOf(part, part.getArgument(i))])))
         return failure();
     for (Operation &op : part.front()) {
@@ -241,7 +239,7 @@ private:
              run.getResults(), part.front().getTerminator()->getOperands())) {
       // It may be a slice of a whole tensor, after the slices of other
       // micro-batches.
-      int64_t skip = getLayout(tensorType(result)).offset;
+      int64_t skip = getLayout(tensorTypeOf(result)).offset;
       auto content = std::make_shared<std::vector<Mark>>(skip, 0);
       llvm::append_range(*content, *inner[value]);
       values[result] = content;
@@ -277,7 +275,7 @@ private:
   LogicalResult checkUnchanged(CheckOp check) {
     for (const Kept &own : kept)
       if (failed(load(check, "a value that a stopped step must not change",
-                      own.content, tensorType(own.argument),
+                      own.content, tensorTypeOf(own.argument),
                       own.offset.getInt())))
         return failure();
     return success();
@@ -288,8 +286,8 @@ private:
     constants.clear();
     Values values;
     auto place = [&](Value value, Attribute offset) {
-      values[value] = fresh(tensorType(value));
-      return store(program, values[value], tensorType(value),
+      values[value] = fresh(tensorTypeOf(value));
+      return store(program, values[value], tensorTypeOf(value),
                    cast<IntegerAttr>(offset).getInt());
     };
     for (BlockArgument argument : program.getBody().getArguments())
@@ -332,12 +330,12 @@ private:
     llvm::StringMap<Value> updates;
     Operation *terminator = program.getBody().front().getTerminator();
     for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-      int64_t skip = getLayout(tensorType(value)).offset *
-                     elementBytes(tensorType(value).getElementType());
+      int64_t skip = getLayout(tensorTypeOf(value)).offset *
+                     elementBytes(tensorTypeOf(value).getElementType());
       int64_t at =
           cast<IntegerAttr>(program.getResultAttr(i, kOffsetAttr)).getInt();
       if (failed(load(program, "result " + Twine(i), values[value],
-                      tensorType(value), at - skip)))
+                      tensorTypeOf(value), at - skip)))
         return failure();
       if (auto name =
               program.getResultAttrOfType<StringAttr>(i, graph::kUpdatesAttr))
@@ -351,7 +349,7 @@ private:
         now = it->second;
       if (failed(load(
               program, "argument '" + name.getValue() + "' at the end",
-              values[now], tensorType(argument),
+              values[now], tensorTypeOf(argument),
               cast<IntegerAttr>(program.getArgAttr(i, kOffsetAttr)).getInt())))
         return failure();
     }

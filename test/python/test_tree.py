@@ -354,6 +354,9 @@ def test_a_long_function_is_found():
 
 #: What is defined once, and where: a pattern of its definition, in C++ without comments.
 SINGLE = {
+    "the tensor type of a value": (
+        r"RankedTensorType\s+\w+\((?:mlir::)?Value \w+\)\s*\{\s*return (?:\w+::)?cast<[\w:]*RankedTensorType>"
+        r"\(\w+\.getType\(\)\);", "Dialect/Graph/IR/TensorType.h"),
     "the cosine of learning rates": (r"\bcos\([^;]*progress", "Runtime/Session/LearningRate.cpp"),
     "patterns of precisions": (r"class PrecisionPatterns\b[^;]*\{", "Dialect/Graph/Transforms/PrecisionPatterns.h"),
     "where updates begin": (r"isa<(?:graph::)?GradientOp>\(\*?op\)\)\s*role", "Dialect/Graph/Analysis/StepRoles.cpp"),

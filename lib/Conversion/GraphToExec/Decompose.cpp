@@ -18,10 +18,7 @@ namespace cleave::exec {
 
 using namespace mlir;
 using namespace cleave;
-
-static RankedTensorType tensorType(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
+using graph::tensorTypeOf;
 
 static SmallVector<int64_t> constants(int64_t rank, int64_t value) {
   return SmallVector<int64_t>(rank, value);
@@ -65,7 +62,7 @@ struct PadsToConcat : OpRewritePattern<graph::AddOp> {
     SmallVector<graph::PadOp> pads = collect(op);
     if (pads.empty())
       return failure();
-    RankedTensorType type = tensorType(op.getOutput());
+    RankedTensorType type = tensorTypeOf(op.getOutput());
     int64_t dim = -1;
     for (graph::PadOp pad : pads)
       for (int64_t i = 0; i < type.getRank(); ++i)
@@ -85,7 +82,7 @@ struct PadsToConcat : OpRewritePattern<graph::AddOp> {
       if (pad.getLow()[dim] != end)
         return failure();
       inputs.push_back(pad.getInput());
-      end += tensorType(pad.getInput()).getDimSize(dim);
+      end += tensorTypeOf(pad.getInput()).getDimSize(dim);
     }
     if (end != type.getDimSize(dim))
       return failure();
@@ -123,7 +120,7 @@ struct PatchesGrad : OpRewritePattern<graph::PatchesGradOp> {
   LogicalResult matchAndRewrite(graph::PatchesGradOp op,
                                 PatternRewriter &rewriter) const override {
     Location loc = op.getLoc();
-    RankedTensorType type = tensorType(op.getGradient());
+    RankedTensorType type = tensorTypeOf(op.getGradient());
     ArrayRef<int64_t> shape = type.getShape(); // n, oh, ow, c, kh, kw
     int64_t ph = op.getPadding()[0], pw = op.getPadding()[1];
     int64_t h = op.getImage()[0] + 2 * ph, w = op.getImage()[1] + 2 * pw;
@@ -156,7 +153,7 @@ struct PatchesGrad : OpRewritePattern<graph::PatchesGradOp> {
     if (ph != 0 || pw != 0)
       sum = graph::SliceOp::create(
           rewriter, loc, sum, ArrayRef<int64_t>{0, 0, ph, pw},
-          tensorType(op.getOutput()).getShape(), constants(4, 1));
+          tensorTypeOf(op.getOutput()).getShape(), constants(4, 1));
     rewriter.replaceOp(op, sum);
     return success();
   }
@@ -174,9 +171,9 @@ struct DropoutOfPieces : OpRewritePattern<graph::DropoutOp> {
     if (!op.getStarts())
       return failure();
     Location loc = op.getLoc();
-    RankedTensorType type = tensorType(op.getInput());
+    RankedTensorType type = tensorTypeOf(op.getInput());
     int64_t rank = type.getRank(), dim = *op.getStartsDim();
-    int64_t pieces = tensorType(op.getStarts()).getDimSize(0);
+    int64_t pieces = tensorTypeOf(op.getStarts()).getDimSize(0);
     auto part = [&](Value value, int64_t begin, int64_t size) -> Value {
       return graph::SliceOp::create(rewriter, loc, value,
                                     ArrayRef<int64_t>{begin},
@@ -228,7 +225,7 @@ struct CumulativeSum : OpRewritePattern<graph::CumulativeSumOp> {
   LogicalResult matchAndRewrite(graph::CumulativeSumOp op,
                                 PatternRewriter &rewriter) const override {
     Value sum = op.getInput();
-    RankedTensorType type = tensorType(sum);
+    RankedTensorType type = tensorTypeOf(sum);
     int64_t rank = type.getRank(), dim = op.getDim(),
             size = type.getDimSize(dim);
     for (int64_t shift = 1; shift < size; shift *= 2) {
@@ -261,9 +258,9 @@ template <typename OpTy> struct WidenAttention : OpRewritePattern<OpTy> {
   /// Whether the command computes the op as it is: all factors are of one type,
   /// and what is added is f32.
   static bool isCommand(OpTy op) {
-    Type element = tensorType(op.getQuery()).getElementType();
+    Type element = tensorTypeOf(op.getQuery()).getElementType();
     auto is = [](Value value, Type type) {
-      return !value || tensorType(value).getElementType() == type;
+      return !value || tensorTypeOf(value).getElementType() == type;
     };
     Type f32 = Float32Type::get(op.getContext());
     if (!element.isBF16() && !element.isF16())
@@ -276,19 +273,19 @@ template <typename OpTy> struct WidenAttention : OpRewritePattern<OpTy> {
 
   LogicalResult matchAndRewrite(OpTy op,
                                 PatternRewriter &rewriter) const override {
-    if (tensorType(op.getQuery()).getElementType().getIntOrFloatBitWidth() >=
+    if (tensorTypeOf(op.getQuery()).getElementType().getIntOrFloatBitWidth() >=
             32 ||
         (!always && isCommand(op)))
       return failure();
     graph::Formula f{rewriter, op.getLoc()};
     IRMapping widened;
     for (Value operand : op->getOperands())
-      if (isa<FloatType>(tensorType(operand).getElementType()))
+      if (isa<FloatType>(tensorTypeOf(operand).getElementType()))
         widened.map(operand, f.cast(operand, rewriter.getF32Type()));
     Operation *wide = rewriter.clone(*op, widened);
     SmallVector<Value> results;
     for (OpResult result : wide->getResults()) {
-      RankedTensorType type = tensorType(result);
+      RankedTensorType type = tensorTypeOf(result);
       result.setType(type.clone(rewriter.getF32Type()));
       results.push_back(f.cast(result, type.getElementType()));
     }
@@ -310,9 +307,9 @@ struct RopeOfNarrow : OpRewritePattern<graph::CastOp> {
         rope ? rope.getInput().getDefiningOp<graph::CastOp>() : graph::CastOp();
     if (!wide || !rope.getOutput().hasOneUse() ||
         wide.getInput().getType() != op.getType() ||
-        !tensorType(rope.getOutput()).getElementType().isF32())
+        !tensorTypeOf(rope.getOutput()).getElementType().isF32())
       return failure();
-    Type element = tensorType(op.getOutput()).getElementType();
+    Type element = tensorTypeOf(op.getOutput()).getElementType();
     if (!element.isBF16() && !element.isF16())
       return failure();
     rewriter.replaceOpWithNewOp<graph::RopeOp>(
@@ -328,13 +325,13 @@ struct ExtremesOfNarrow : OpRewritePattern<graph::ReduceOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::ReduceOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType type = tensorType(op.getOutput());
+    RankedTensorType type = tensorTypeOf(op.getOutput());
     Type element = type.getElementType(), f32 = rewriter.getF32Type();
     if ((!element.isBF16() && !element.isF16()) ||
         op.getKind() == graph::ReductionKind::sum)
       return failure();
     Value wide = graph::CastOp::create(rewriter, op.getLoc(),
-                                       tensorType(op.getInput()).clone(f32),
+                                       tensorTypeOf(op.getInput()).clone(f32),
                                        op.getInput());
     Operation *reduce = rewriter.clone(*op);
     reduce->setOperand(0, wide);
@@ -352,13 +349,13 @@ struct ScatterAlongFirst : OpRewritePattern<graph::ScatterAddOp> {
     int64_t dim = op.getDim();
     if (dim == 0 || op.getBatch() != 0)
       return failure();
-    int64_t rank = tensorType(op.getUpdates()).getRank();
-    int64_t indices = tensorType(op.getIndices()).getRank();
+    int64_t rank = tensorTypeOf(op.getUpdates()).getRank();
+    int64_t indices = tensorTypeOf(op.getIndices()).getRank();
     SmallVector<int64_t> there, back;
     llvm::append_range(there, llvm::seq<int64_t>(dim, dim + indices));
     llvm::append_range(there, llvm::seq<int64_t>(0, dim));
     llvm::append_range(there, llvm::seq<int64_t>(dim + indices, rank));
-    int64_t outRank = tensorType(op.getOutput()).getRank();
+    int64_t outRank = tensorTypeOf(op.getOutput()).getRank();
     llvm::append_range(back, llvm::seq<int64_t>(1, dim + 1));
     back.push_back(0);
     llvm::append_range(back, llvm::seq<int64_t>(dim + 1, outRank));
@@ -384,7 +381,7 @@ struct ScatterInBatches : OpRewritePattern<graph::ScatterAddOp> {
     if (batch == 0)
       return failure();
     graph::Formula f{rewriter, op.getLoc()};
-    ArrayRef<int64_t> shape = tensorType(op.getIndices()).getShape();
+    ArrayRef<int64_t> shape = tensorTypeOf(op.getIndices()).getShape();
     int64_t batches = ShapedType::getNumElements(shape.take_front(batch));
     int64_t count = ShapedType::getNumElements(shape.drop_front(batch));
     Value indices = f.reshape(f.cast(op.getIndices(), rewriter.getI64Type()),
@@ -408,7 +405,7 @@ struct ScatterInBatches : OpRewritePattern<graph::ScatterAddOp> {
 
     // Dimensions between batches and indices are moved after them.
     int64_t own = shape.size() - batch,
-            rank = tensorType(op.getUpdates()).getRank();
+            rank = tensorTypeOf(op.getUpdates()).getRank();
     SmallVector<int64_t> there, back;
     llvm::append_range(there, llvm::seq<int64_t>(0, batch));
     llvm::append_range(there, llvm::seq<int64_t>(dim, dim + own));
@@ -418,7 +415,7 @@ struct ScatterInBatches : OpRewritePattern<graph::ScatterAddOp> {
     if (!llvm::is_sorted(there))
       moved = graph::TransposeOp::create(rewriter, op.getLoc(), moved, there);
     ArrayRef<int64_t> slice =
-        tensorType(moved).getShape().drop_front(batch + own);
+        tensorTypeOf(moved).getShape().drop_front(batch + own);
     SmallVector<int64_t> rows{batches * count}, result(shape.take_front(batch));
     llvm::append_range(rows, slice);
     result.push_back(size);
@@ -446,7 +443,7 @@ struct SeedToValue : OpRewritePattern<graph::SeedOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::SeedOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType type = tensorType(op.getOutput());
+    RankedTensorType type = tensorTypeOf(op.getOutput());
     if (op.getScale())
       rewriter.replaceOp(op, op.getScale());
     else

@@ -43,7 +43,7 @@ struct FoldViews : exec::impl::FoldViewsBase<FoldViews> {
     Value view = viewOf(builder, op.getLoc(), input, type, *layout);
     if (!view) {
       Value dense = CopyOp::create(
-          builder, op.getLoc(), denseType(tensorType(input)), input, Value());
+          builder, op.getLoc(), denseType(tensorTypeOf(input)), input, Value());
       view = viewOf(builder, op.getLoc(), dense, type, *layout);
     }
     op->getResult(0).replaceAllUsesWith(view);
@@ -56,7 +56,7 @@ struct FoldViews : exec::impl::FoldViewsBase<FoldViews> {
     for (auto [operand, layout] :
          llvm::zip_equal(op->getOperands(), op.getOperandLayouts()))
       slices.push_back(CopyOp::create(builder, op.getLoc(),
-                                      withLayout(tensorType(operand), layout),
+                                      withLayout(tensorTypeOf(operand), layout),
                                       operand, Value()));
     op->getResult(0).replaceAllUsesWith(JoinOp::create(
         builder, op.getLoc(), op->getResult(0).getType(), slices));
@@ -75,7 +75,7 @@ struct FoldViews : exec::impl::FoldViewsBase<FoldViews> {
       bool own = !isa<BlockArgument>(root) && roots.insert(root).second;
       Type declared =
           getOperation().getResultTypes()[operand.getOperandNumber()];
-      bool fits = extentBytes(tensorType(root)) ==
+      bool fits = extentBytes(tensorTypeOf(root)) ==
                   extentBytes(cast<RankedTensorType>(declared));
       if (!own || !fits || value.getType() != declared)
         operand.set(CopyOp::create(builder, terminator->getLoc(), declared,

@@ -19,7 +19,8 @@ struct Readable {
   Location loc;
 
   Value heads(Value value) {
-    return isHeadView(tensorType(value)) ? value : denseOf(builder, loc, value);
+    return isHeadView(tensorTypeOf(value)) ? value
+                                           : denseOf(builder, loc, value);
   }
   Value dense(Value value) {
     return value ? denseOf(builder, loc, value) : value;
@@ -28,7 +29,7 @@ struct Readable {
 
 /// Heads of 16 bits that are not of the target are wide by now.
 template <typename OpTy> bool isCommand(OpTy op) {
-  Type element = tensorType(op.getQuery()).getElementType();
+  Type element = tensorTypeOf(op.getQuery()).getElementType();
   return element.isF32() || element.isBF16() || element.isF16();
 }
 
@@ -120,11 +121,12 @@ struct CompleteBiasGrad : OpRewritePattern<graph::AttentionBiasGradOp> {
       if (isa<graph::AttentionGradOp>(user) &&
           llvm::equal(user->getOperands(), op->getOperands()))
         return failure();
-    AttentionGradOp command = createGradient(
-        rewriter, op,
-        {denseType(tensorType(op.getQuery())),
-         denseType(tensorType(op.getKey())),
-         denseType(tensorType(op.getValue())), op.getBiasGradient().getType()});
+    AttentionGradOp command =
+        createGradient(rewriter, op,
+                       {denseType(tensorTypeOf(op.getQuery())),
+                        denseType(tensorTypeOf(op.getKey())),
+                        denseType(tensorTypeOf(op.getValue())),
+                        op.getBiasGradient().getType()});
     rewriter.replaceOp(op, command.getBiasGradient());
     return success();
   }

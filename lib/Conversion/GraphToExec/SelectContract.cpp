@@ -103,7 +103,7 @@ static Value wholeOfParts(Value value, ArrayRef<int64_t> permutation) {
   if (!part)
     return nullptr;
   Value whole = part.getInput();
-  RankedTensorType type = tensorType(whole), own = part.getType();
+  RankedTensorType type = tensorTypeOf(whole), own = part.getType();
   Strided layout = getLayout(own);
   if (permutation.empty() || permutation[0] != 0 || own.getRank() < 2 ||
       own.getRank() != type.getRank() ||
@@ -136,14 +136,14 @@ static Value asMatrix(OpBuilder &builder, Location loc, Value value,
   if (matrix.view)
     return viewAs(builder, loc, value, matrix.view);
   if (Value whole = wholeOfParts(value, matrix.permutation)) {
-    Strided layout = getLayout(tensorType(value));
-    int64_t start = (layout.offset - getLayout(tensorType(whole)).offset) /
+    Strided layout = getLayout(tensorTypeOf(value));
+    int64_t start = (layout.offset - getLayout(tensorTypeOf(whole)).offset) /
                     std::max<int64_t>(layout.strides[0], 1);
     Value copy = denseOf(builder, loc,
                          transposeOf(builder, loc, whole, matrix.permutation));
     return reshapeOf(
         builder, loc,
-        rowsOf(builder, loc, copy, start, tensorType(value).getDimSize(0)),
+        rowsOf(builder, loc, copy, start, tensorTypeOf(value).getDimSize(0)),
         matrix.shape);
   }
   Value permuted = transposeOf(builder, loc, value, matrix.permutation);
@@ -175,14 +175,14 @@ static bool sumsAlone(StringRef names, StringRef others) {
 
 /// Whether bf16 has every value of the type of `value`.
 static bool isInBF16(Value value) {
-  Type element = tensorType(value).getElementType();
+  Type element = tensorTypeOf(value).getElementType();
   return element.isBF16() ||
          (isa<FloatType>(element) && element.getIntOrFloatBitWidth() == 8);
 }
 
 Value cleave::exec::castTo(OpBuilder &builder, Location loc, Value value,
                            Type element) {
-  RankedTensorType type = tensorType(value);
+  RankedTensorType type = tensorTypeOf(value);
   if (type.getElementType() == element)
     return value;
   return graph::CastOp::create(
@@ -191,16 +191,16 @@ Value cleave::exec::castTo(OpBuilder &builder, Location loc, Value value,
 
 /// Whether a GPU's library multiplies both in the 16 bits that they have.
 static bool areIn16Bits(Value lhs, Value rhs) {
-  Type element = tensorType(lhs).getElementType();
-  return tensorType(rhs).getElementType() == element &&
+  Type element = tensorTypeOf(lhs).getElementType();
+  return tensorTypeOf(rhs).getElementType() == element &&
          (element.isBF16() || element.isF16());
 }
 
 /// Whether a GPU's library multiplies both in the 8 bits that they have: not
 /// two of the wider range.
 static bool areIn8Bits(Value lhs, Value rhs) {
-  Type left = tensorType(lhs).getElementType(),
-       right = tensorType(rhs).getElementType();
+  Type left = tensorTypeOf(lhs).getElementType(),
+       right = tensorTypeOf(rhs).getElementType();
   auto isNarrow = [](Type type) {
     return isa<Float8E4M3FNType, Float8E5M2Type>(type);
   };
@@ -236,7 +236,7 @@ static bool fillsLines(const graph::Einsum &einsum, RankedTensorType lhs,
 /// at multiples of 16 elements.
 static Value inLines(OpBuilder &builder, Location loc, Value value,
                      bool columns) {
-  RankedTensorType type = tensorType(value), dense = denseType(type);
+  RankedTensorType type = tensorTypeOf(value), dense = denseType(type);
   Strided layout = getLayout(dense);
   int64_t rank = type.getRank();
   if (columns) {
@@ -266,11 +266,11 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
                 !sumsAlone(einsum->lhs, einsum->rhs + einsum->output) &&
                 !sumsAlone(einsum->rhs, einsum->lhs + einsum->output);
   bool eight = forms.in8Bits && narrow && areIn8Bits(lhs, rhs) &&
-               fillsLines(*einsum, tensorType(lhs), tensorType(rhs));
+               fillsLines(*einsum, tensorTypeOf(lhs), tensorTypeOf(rhs));
   Type factor = builder.getF32Type();
   if (narrow)
-    factor =
-        alike ? tensorType(lhs).getElementType() : Type(builder.getBF16Type());
+    factor = alike ? tensorTypeOf(lhs).getElementType()
+                   : Type(builder.getBF16Type());
   rounded &= narrow && alike;
   if (!eight) {
     lhs = castTo(builder, loc, lhs, factor);
@@ -293,7 +293,7 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
   for (auto [value, names] : {std::pair(lhs, StringRef(einsum->lhs)),
                               std::pair(rhs, StringRef(einsum->rhs))})
     for (auto [i, letter] : llvm::enumerate(names))
-      letters.sizes[StringRef(&letter, 1)] = tensorType(value).getDimSize(i);
+      letters.sizes[StringRef(&letter, 1)] = tensorTypeOf(value).getDimSize(i);
 
   // Chooses the order of letters within a group that copies the fewest
   // elements.
@@ -320,12 +320,13 @@ Value cleave::exec::contract(OpBuilder &builder, Operation *op,
     for (StringRef row : rows)
       for (StringRef column : columns)
         for (StringRef sum : sums) {
-          Matrix left = makeMatrix(tensorType(lhs), einsum->lhs, letters, batch,
-                                   row, sum);
-          Matrix right = makeMatrix(tensorType(rhs), einsum->rhs, letters,
+          Matrix left = makeMatrix(tensorTypeOf(lhs), einsum->lhs, letters,
+                                   batch, row, sum);
+          Matrix right = makeMatrix(tensorTypeOf(rhs), einsum->rhs, letters,
                                     batch, sum, column);
-          int64_t copied = (left.view ? 0 : tensorType(lhs).getNumElements()) +
-                           (right.view ? 0 : tensorType(rhs).getNumElements());
+          int64_t copied =
+              (left.view ? 0 : tensorTypeOf(lhs).getNumElements()) +
+              (right.view ? 0 : tensorTypeOf(rhs).getNumElements());
           if (best >= 0 && copied >= best)
             continue;
           best = copied;
@@ -365,21 +366,21 @@ namespace {
 
 /// Whether the library can compute `value`, whose sums are in f32.
 bool summedInF32(Value value) {
-  Type element = tensorType(value).getElementType();
+  Type element = tensorTypeOf(value).getElementType();
   return isa<FloatType>(element) && element.getIntOrFloatBitWidth() <= 32;
 }
 
 /// Whether `value` is a product rounded to the 16 bits of its factors.
 bool isRounded(Value value, Value factor) {
-  Type element = tensorType(value).getElementType();
+  Type element = tensorTypeOf(value).getElementType();
   return element.getIntOrFloatBitWidth() == 16 &&
-         element == tensorType(factor).getElementType();
+         element == tensorTypeOf(factor).getElementType();
 }
 
 /// Replaces `old` by the sums, rounded to its type if they are not.
 void replaceRounded(PatternRewriter &rewriter, Value old, Value sums) {
-  RankedTensorType type = tensorType(old);
-  if (type.getElementType() == tensorType(sums).getElementType())
+  RankedTensorType type = tensorTypeOf(old);
+  if (type.getElementType() == tensorTypeOf(sums).getElementType())
     return replaceDense(rewriter, old, sums);
   rewriter.replaceAllUsesWith(
       old, castTo(rewriter, old.getLoc(), sums, type.getElementType()));
@@ -410,7 +411,7 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
       : OpRewritePattern(context), forms(forms) {}
   LogicalResult matchAndRewrite(graph::LinearOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType type = tensorType(op.getOutput());
+    RankedTensorType type = tensorTypeOf(op.getOutput());
     if (!summedInF32(op.getOutput()))
       return failure();
     std::string rows;
@@ -425,7 +426,7 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
     if (!product)
       return failure();
     auto command = rootOf(product).getDefiningOp<ContractOp>();
-    if (op.getBias() && tensorType(product).getElementType().isF32())
+    if (op.getBias() && tensorTypeOf(product).getElementType().isF32())
       product = addBias(rewriter, op, product);
     else if (op.getBias()) {
       rewriter.setInsertionPoint(command);
@@ -442,13 +443,13 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
   /// Whether a product of `op` in 16 bits can add its bias: columns are the
   /// weight's rows, and rows of all matrices begin at multiples of 16 bytes.
   static bool takesBias(graph::LinearOp op) {
-    RankedTensorType weight = tensorType(op.getWeight());
-    return tensorType(op.getOutput()).getRank() > 1 &&
-           tensorType(op.getBias()).getElementType() ==
-               tensorType(op.getOutput()).getElementType() &&
+    RankedTensorType weight = tensorTypeOf(op.getWeight());
+    return tensorTypeOf(op.getOutput()).getRank() > 1 &&
+           tensorTypeOf(op.getBias()).getElementType() ==
+               tensorTypeOf(op.getOutput()).getElementType() &&
            weight.getDimSize(0) % 8 == 0 && weight.getDimSize(1) % 8 == 0 &&
            weight.getDimSize(1) > 0 &&
-           tensorType(op.getOutput()).getNumElements() > 0;
+           tensorTypeOf(op.getOutput()).getNumElements() > 0;
   }
 
   /// If a kernel reads the result, it also adds the bias. Otherwise the product
@@ -462,10 +463,10 @@ struct SelectLinear : OpRewritePattern<graph::LinearOp> {
       return graph::AddOp::create(rewriter, loc, product, bias);
     auto contract = rootOf(product).getDefiningOp<ContractOp>();
     rewriter.setInsertionPoint(contract);
-    RankedTensorType type = tensorType(contract.getOutput());
-    Strided layout = getLayout(tensorType(op.getBias()));
+    RankedTensorType type = tensorTypeOf(contract.getOutput());
+    Strided layout = getLayout(tensorTypeOf(op.getBias()));
     // The product with a vector is transposed: the weight's rows are its rows.
-    bool isVector = tensorType(op.getOutput()).getRank() == 1;
+    bool isVector = tensorTypeOf(op.getOutput()).getRank() == 1;
     layout.strides.insert(
         isVector ? layout.strides.end() : layout.strides.begin(), 0);
     Value rows = viewAs(rewriter, loc, op.getBias(), withLayout(type, layout));
@@ -481,12 +482,12 @@ struct SelectScatterAdd : OpRewritePattern<graph::ScatterAddOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::ScatterAddOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType type = tensorType(op.getOutput());
+    RankedTensorType type = tensorTypeOf(op.getOutput());
     if (op.getDim() != 0 || op.getBatch() != 0 || !summedInF32(op.getOutput()))
       return failure();
     Location loc = op.getLoc();
     Type sum = rewriter.getF32Type();
-    int64_t count = tensorType(op.getIndices()).getNumElements();
+    int64_t count = tensorTypeOf(op.getIndices()).getNumElements();
     int64_t rows = type.getDimSize(0);
     int64_t columns = rows == 0 ? 0 : type.getNumElements() / rows;
     IntegerAttr skip = op.getPaddingIndexAttr();
@@ -562,7 +563,7 @@ template <typename OpTy> struct Accumulate : OpRewritePattern<graph::AddOp> {
     auto last = rootOf(sum).getDefiningOp<OpTy>();
     if (!last || start.getType() == nullptr || !diesHere(sum) ||
         !diesHere(start) ||
-        tensorType(start).getShape() != tensorType(sum).getShape())
+        tensorTypeOf(start).getShape() != tensorTypeOf(sum).getShape())
       return false;
     // Moves a chain of accumulating commands to where `start` is available.
     OpTy first = last;
@@ -572,11 +573,11 @@ template <typename OpTy> struct Accumulate : OpRewritePattern<graph::AddOp> {
         return false;
       first = before;
     }
-    RankedTensorType type = tensorType(first.getOutput());
-    if (tensorType(rootOf(sum)) != type)
+    RankedTensorType type = tensorTypeOf(first.getOutput());
+    if (tensorTypeOf(rootOf(sum)) != type)
       return false;
     std::optional<Strided> layout =
-        rebase(tensorType(sum), type, getLayout(tensorType(start)));
+        rebase(tensorTypeOf(sum), type, getLayout(tensorTypeOf(start)));
     if (!layout)
       return false;
     RankedTensorType moved = withLayout(type, *layout);
@@ -602,7 +603,7 @@ template <typename OpTy> struct Accumulate : OpRewritePattern<graph::AddOp> {
     rewriter.setInsertionPoint(op);
     replaceDense(
         rewriter, op.getOutput(),
-        viewAs(rewriter, op.getLoc(), last.getOutput(), tensorType(start)));
+        viewAs(rewriter, op.getLoc(), last.getOutput(), tensorTypeOf(start)));
     rewriter.eraseOp(op);
     return true;
   }

@@ -29,15 +29,15 @@ ContractOp productOf(Value value) {
   if (!product || rootOf(value) != product.getOutput() ||
       product.getAccumulator() || product.getGelu() || product.getSlopeOf())
     return nullptr;
-  RankedTensorType type = tensorType(product.getOutput());
+  RankedTensorType type = tensorTypeOf(product.getOutput());
   Type element = type.getElementType();
   if (type.getRank() != 2 || !(element.isBF16() || element.isF16()) ||
-      !isDense(type) || !isDense(tensorType(value)) ||
-      type.getNumElements() != tensorType(value).getNumElements())
+      !isDense(type) || !isDense(tensorTypeOf(value)) ||
+      type.getNumElements() != tensorTypeOf(value).getNumElements())
     return nullptr;
   // All matrices have rows that begin at multiples of 16 bytes.
   for (RankedTensorType matrix :
-       {type, tensorType(product.getLhs()), tensorType(product.getRhs())}) {
+       {type, tensorTypeOf(product.getLhs()), tensorTypeOf(product.getRhs())}) {
     Strided layout = getLayout(matrix);
     int64_t row = std::max(layout.strides[0], layout.strides[1]);
     if (row % 8 != 0 || layout.offset % 8 != 0 || matrix.getNumElements() == 0)
@@ -62,8 +62,8 @@ struct SelectGelu : OpRewritePattern<graph::GeluOp> {
                                 PatternRewriter &rewriter) const override {
     ContractOp product = productOf(op.getInput());
     if (!product || !op.getTanh() ||
-        tensorType(op.getOutput()).getElementType() !=
-            tensorType(product.getOutput()).getElementType())
+        tensorTypeOf(op.getOutput()).getElementType() !=
+            tensorTypeOf(product.getOutput()).getElementType())
       return failure();
     Value before = product.getOutput();
     bool isRead = llvm::any_of(before.getUsers(), [&](Operation *user) {
@@ -81,7 +81,7 @@ struct SelectGelu : OpRewritePattern<graph::GeluOp> {
         fused->setAttr(name, attr);
     rewriter.setInsertionPoint(op);
     Value result = viewAs(rewriter, op.getLoc(), fused.getOutput(),
-                          tensorType(op.getOutput()));
+                          tensorTypeOf(op.getOutput()));
     rewriter.replaceOp(op, result);
     // Without readers nothing is left of what came before.
     rewriter.replaceAllUsesWith(before,
@@ -101,11 +101,11 @@ struct SelectGeluGrad : OpRewritePattern<graph::GeluGradOp> {
     Value input = op.getInput();
     if (!product || !op.getTanh() || product.getBias() ||
         !op.getGradient().hasOneUse() || !input.hasOneUse() ||
-        tensorType(input).getElementType() !=
-            tensorType(product.getOutput()).getElementType() ||
-        tensorType(op.getOutput()).getElementType() !=
-            tensorType(input).getElementType() ||
-        !canBeBeside(tensorType(input)))
+        tensorTypeOf(input).getElementType() !=
+            tensorTypeOf(product.getOutput()).getElementType() ||
+        tensorTypeOf(op.getOutput()).getElementType() !=
+            tensorTypeOf(input).getElementType() ||
+        !canBeBeside(tensorTypeOf(input)))
       return failure();
     for (Value value = op.getGradient(); value != product.getOutput();) {
       value = value.getDefiningOp<ViewOp>().getInput();
@@ -113,13 +113,13 @@ struct SelectGeluGrad : OpRewritePattern<graph::GeluGradOp> {
         return failure();
     }
     rewriter.setInsertionPoint(op);
-    RankedTensorType type = tensorType(product.getOutput());
+    RankedTensorType type = tensorTypeOf(product.getOutput());
     Value matrix = reshapeOf(rewriter, op.getLoc(), input, type.getShape());
     auto fused = ContractOp::create(rewriter, product.getLoc(), type, Type(),
                                     product.getLhs(), product.getRhs(), Value(),
                                     matrix, Value(), UnitAttr());
     rewriter.replaceOp(op, viewAs(rewriter, op.getLoc(), fused.getOutput(),
-                                  tensorType(op.getOutput())));
+                                  tensorTypeOf(op.getOutput())));
     return success();
   }
 };

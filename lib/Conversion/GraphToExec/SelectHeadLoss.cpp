@@ -39,14 +39,14 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
 
   LogicalResult matchAndRewrite(graph::HeadLossOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType inputType = tensorType(op.getInput());
+    RankedTensorType inputType = tensorTypeOf(op.getInput());
     Type element = inputType.getElementType();
-    if (!tensorType(op.getLoss()).getElementType().isF32())
+    if (!tensorTypeOf(op.getLoss()).getElementType().isF32())
       return failure();
     Location loc = op.getLoc();
     int64_t width = inputType.getShape().back();
-    int64_t rows = tensorType(op.getTargets()).getNumElements();
-    int64_t vocabulary = tensorType(op.getWeight()).getDimSize(0);
+    int64_t rows = tensorTypeOf(op.getTargets()).getNumElements();
+    int64_t vocabulary = tensorTypeOf(op.getWeight()).getDimSize(0);
     if (rows == 0)
       return failure();
     int64_t step = chunkRows(op, rows, vocabulary);
@@ -91,8 +91,8 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
       Value factor = castTo(rewriter, loc, slope, element);
       Value dx = contract(rewriter, op, "rv,vh->rh", factor, op.getWeight(),
                           forms, element.getIntOrFloatBitWidth() == 16);
-      inputGradientType =
-          RankedTensorType::get({rows, width}, tensorType(dx).getElementType());
+      inputGradientType = RankedTensorType::get(
+          {rows, width}, tensorTypeOf(dx).getElementType());
       inputGradients.push_back(
           intoRows(rewriter, loc, dx, inputGradientType, start));
       Value dw = contract(rewriter, op, "rv,rh->vh", factor, x, forms);
@@ -119,7 +119,7 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
       return reshapeOf(rewriter, loc, joined, shape);
     };
     SmallVector<Value> results{
-        whole(losses, lossType, tensorType(op.getLoss()).getShape())};
+        whole(losses, lossType, tensorTypeOf(op.getLoss()).getShape())};
     if (gradient) {
       Value dx = whole(inputGradients, inputGradientType, inputType.getShape());
       results.push_back(castTo(rewriter, loc, dx, element));
@@ -135,7 +135,7 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
   /// itself if it has all rows.
   static Value intoRows(OpBuilder &builder, Location loc, Value value,
                         RankedTensorType whole, int64_t start) {
-    RankedTensorType type = tensorType(value);
+    RankedTensorType type = tensorTypeOf(value);
     if (type.getDimSize(0) == whole.getDimSize(0))
       return value;
     Strided layout = getLayout(whole);

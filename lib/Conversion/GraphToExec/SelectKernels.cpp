@@ -113,7 +113,7 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
           }
         }
         Location loc = constant.getLoc();
-        RankedTensorType type = tensorType(constant.getOutput());
+        RankedTensorType type = tensorTypeOf(constant.getOutput());
         if (splat)
           value =
               FillOp::create(builder, loc, type,
@@ -131,7 +131,7 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
       if (isa_and_present<ConstantOp>(rootOf(use.get()).getDefiningOp())) {
         OpBuilder builder(terminator);
         use.set(CopyOp::create(builder, terminator->getLoc(),
-                               denseType(tensorType(use.get())), use.get(),
+                               denseType(tensorTypeOf(use.get())), use.get(),
                                Value()));
       }
   }

@@ -17,7 +17,7 @@ struct SelectOrthonormalize : OpRewritePattern<graph::OrthonormalizeOp> {
   using OpRewritePattern::OpRewritePattern;
   LogicalResult matchAndRewrite(graph::OrthonormalizeOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType type = tensorType(op.getOutput());
+    RankedTensorType type = tensorTypeOf(op.getOutput());
     Type element = type.getElementType(), f32 = rewriter.getF32Type();
     if (element.isF64())
       return failure();

@@ -24,7 +24,7 @@ struct SelectTopK : OpRewritePattern<graph::TopKOp> {
 
   LogicalResult matchAndRewrite(graph::TopKOp op,
                                 PatternRewriter &rewriter) const override {
-    RankedTensorType type = tensorType(op.getInput());
+    RankedTensorType type = tensorTypeOf(op.getInput());
     Type element = type.getElementType(), f32 = rewriter.getF32Type();
     int64_t k = op.getK(), columns = type.getShape().back();
     if (element.isF64() || (k <= fewElements && k * columns <= fewReads))
@@ -37,7 +37,7 @@ struct SelectTopK : OpRewritePattern<graph::TopKOp> {
     auto command = TopKOp::create(
         rewriter, loc, RankedTensorType::get({rows, k}, f32),
         RankedTensorType::get({rows, k}, rewriter.getI64Type()), input);
-    ArrayRef<int64_t> shape = tensorType(op.getValues()).getShape();
+    ArrayRef<int64_t> shape = tensorTypeOf(op.getValues()).getShape();
     Value values = reshapeOf(rewriter, loc, command.getValues(), shape);
     rewriter.replaceOp(op,
                        {castTo(rewriter, loc, values, element),

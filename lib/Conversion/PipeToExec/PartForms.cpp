@@ -69,14 +69,14 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
   for (auto [i, dim] : llvm::enumerate(invoke.getSplit()))
     if (dim >= 0)
       part.getArgument(i).setType(
-          sliceAt(tensorType(invoke.getInputs()[i]), dim, 0, count));
+          sliceAt(tensorTypeOf(invoke.getInputs()[i]), dim, 0, count));
   Operation *terminator = part.front().getTerminator();
   for (unsigned i = 0; i < invoke.getNumResults(); ++i) {
     std::optional<int64_t> dim = invoke.getConcatDim(i);
     if (!dim)
       continue;
     RankedTensorType type =
-        sliceAt(tensorType(invoke.getResult(i)), *dim, 0, count);
+        sliceAt(tensorTypeOf(invoke.getResult(i)), *dim, 0, count);
     Value value = terminator->getOperand(i);
     if (value.getType() == type)
       continue;

@@ -35,7 +35,7 @@ Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
   if (dim < 0)
     return result;
   return viewAs(builder, result.getLoc(), result,
-                sliceAt(tensorType(result), dim, microBatch, whole));
+                sliceAt(tensorTypeOf(result), dim, microBatch, whole));
 }
 
 void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
@@ -75,7 +75,7 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
     if (std::optional<int64_t> dim = invoke.getConcatDim(i))
       types[i] =
-          sliceAt(tensorType(invoke.getResult(i)), *dim, microBatch, whole);
+          sliceAt(tensorTypeOf(invoke.getResult(i)), *dim, microBatch, whole);
   auto run = RunOp::create(builder, invoke.getLoc(), types,
                            FlatSymbolRefAttr::get(part.getSymNameAttr()),
                            operands, builder.getI64IntegerAttr(microBatch),
@@ -95,7 +95,7 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
         llvm::all_of(known, [](Value v) { return bool(v); }) &&
         known.size() > 1)
       known.assign(1, JoinOp::create(builder, invoke.getLoc(),
-                                     tensorType(invoke.getResult(i)),
+                                     tensorTypeOf(invoke.getResult(i)),
                                      SmallVector<Value>(known)));
   }
   sums.truncate(sums.size() - merged);

@@ -92,7 +92,7 @@ public:
 
 private:
   static SmallVector<int64_t> shapeOf(Value value) {
-    return SmallVector<int64_t>(tensorType(value).getShape());
+    return SmallVector<int64_t>(tensorTypeOf(value).getShape());
   }
 
   static Reduction reductionOf(spmd::ReductionKind kind) {
@@ -216,7 +216,7 @@ private:
     e.into = op.getInto();
     if (!e.into && !isFilledLater(op)) {
       OpBuilder builder(op);
-      RankedTensorType type = tensorType(op.getOutput());
+      RankedTensorType type = tensorTypeOf(op.getOutput());
       e.into = graph::ConstantOp::create(
           builder, op.getLoc(),
           DenseElementsAttr::get(type,

@@ -7,19 +7,17 @@
 
 #include "CommandTable.h"
 #include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
+using graph::tensorTypeOf;
 using runtime::Command;
 using runtime::CommandKind;
 using runtime::Ref;
 using runtime::TimeClass;
-
-static RankedTensorType tensorType(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 
 /// The op that computes `value`, which may then be evicted.
 static Operation *computes(Value value) {
@@ -59,7 +57,7 @@ Ref CommandTable::refOf(Value value) {
                      ->getAttrOfType<DenseI64ArrayAttr>(kBuffersAttr)
                      .asArrayRef()[result.getResultNumber()];
   }
-  RankedTensorType type = tensorType(value);
+  RankedTensorType type = tensorTypeOf(value);
   ref.offset = getLayout(type).offset * elementBytes(type.getElementType());
   return ref;
 }
@@ -109,12 +107,12 @@ LogicalResult CommandTable::convert(ContractOp op, Command &command) {
   command.kind = CommandKind::Contract;
   command.timeClass = TimeClass::Contraction;
   runtime::ContractCommand &c = command.contract;
-  RankedTensorType type = tensorType(op.getOutput());
+  RankedTensorType type = tensorTypeOf(op.getOutput());
   int64_t rank = type.getRank();
   FailureOr<runtime::DType> factor =
-      dtypeOf(op.getLoc(), tensorType(op.getLhs()).getElementType());
+      dtypeOf(op.getLoc(), tensorTypeOf(op.getLhs()).getElementType());
   FailureOr<runtime::DType> other =
-      dtypeOf(op.getLoc(), tensorType(op.getRhs()).getElementType());
+      dtypeOf(op.getLoc(), tensorTypeOf(op.getRhs()).getElementType());
   FailureOr<runtime::DType> result =
       dtypeOf(op.getLoc(), type.getElementType());
   if (failed(factor) || failed(other) || failed(result))
@@ -124,12 +122,12 @@ LogicalResult CommandTable::convert(ContractOp op, Command &command) {
   c.resultType = *result;
   c.m = type.getDimSize(rank - 2);
   c.n = type.getDimSize(rank - 1);
-  c.k = tensorType(op.getLhs()).getShape().back();
+  c.k = tensorTypeOf(op.getLhs()).getShape().back();
   c.batch = rank == 3 ? type.getDimSize(0) : 1;
   auto matrix = [&](Value value, Ref &ref, int64_t &ld, int64_t &batchStride) {
     ref = refOf(value);
-    Strided layout = getLayout(tensorType(value));
-    ArrayRef<int64_t> shape = tensorType(value).getShape().take_back(2),
+    Strided layout = getLayout(tensorTypeOf(value));
+    ArrayRef<int64_t> shape = tensorTypeOf(value).getShape().take_back(2),
                       strides = ArrayRef(layout.strides).take_back(2);
     bool rows = (strides[1] == 1 || shape[1] == 1) &&
                 (strides[0] >= shape[1] || shape[0] == 1);
@@ -157,7 +155,7 @@ LogicalResult CommandTable::convert(ContractOp op, Command &command) {
 }
 
 runtime::HeadView CommandTable::headView(Value value) {
-  Strided layout = getLayout(tensorType(value));
+  Strided layout = getLayout(tensorTypeOf(value));
   return {refOf(value), layout.strides[0], layout.strides[1],
           layout.strides[2]};
 }
@@ -167,7 +165,7 @@ void CommandTable::broadcastView(Value value, Ref &ref, int64_t (&strides)[4]) {
   if (!value)
     return;
   ref = refOf(value);
-  RankedTensorType type = tensorType(value);
+  RankedTensorType type = tensorTypeOf(value);
   Strided layout = getLayout(type);
   int64_t missing = 4 - type.getRank();
   for (int64_t i = 0; i < 4; ++i)
@@ -178,11 +176,12 @@ void CommandTable::broadcastView(Value value, Ref &ref, int64_t (&strides)[4]) {
 
 template <typename OpTy>
 LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
-  RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
-                   v = tensorType(op.getValue());
+  RankedTensorType q = tensorTypeOf(op.getQuery()),
+                   k = tensorTypeOf(op.getKey()),
+                   v = tensorTypeOf(op.getValue());
   FailureOr<runtime::DType> type = dtypeOf(op.getLoc(), q.getElementType());
   FailureOr<runtime::DType> resultType =
-      dtypeOf(op.getLoc(), tensorType(op->getResult(0)).getElementType());
+      dtypeOf(op.getLoc(), tensorTypeOf(op->getResult(0)).getElementType());
   if (failed(type) || failed(resultType))
     return failure();
   a.type = *type;
@@ -206,7 +205,7 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   broadcastView(op.getBias(), a.bias, a.biasStrides);
   broadcastView(op.getMask(), a.mask, a.maskStrides);
   if (Value segments = op.getSegments()) {
-    if (!tensorType(segments).getElementType().isInteger(64))
+    if (!tensorTypeOf(segments).getElementType().isInteger(64))
       return op.emitOpError("needs segments of i64, not ")
              << segments.getType();
     a.querySegments = a.keySegments = refOf(segments);
@@ -215,7 +214,7 @@ LogicalResult CommandTable::attention(OpTy op, runtime::AttentionCommand &a) {
   }
   auto starts = [&](Value value, runtime::Ref &ref, int64_t &pieces) {
     ref = refOf(value);
-    pieces = value ? tensorType(value).getDimSize(0) : 0;
+    pieces = value ? tensorTypeOf(value).getDimSize(0) : 0;
   };
   starts(op.getQueryStarts(), a.queryStarts, a.queryPieces);
   starts(op.getKeyStarts(), a.keyStarts, a.keyPieces);
@@ -261,11 +260,11 @@ LogicalResult CommandTable::convert(ScatterAddOp op, Command &command) {
   s.rows = refOf(op.getRows());
   s.ids = refOf(op.getIds());
   s.out = refOf(op.getOutput());
-  s.count = tensorType(op.getRows()).getDimSize(0);
-  s.columns = tensorType(op.getRows()).getDimSize(1);
+  s.count = tensorTypeOf(op.getRows()).getDimSize(0);
+  s.columns = tensorTypeOf(op.getRows()).getDimSize(1);
   s.outRows = op.getType().getDimSize(0);
   FailureOr<runtime::DType> dtype =
-      dtypeOf(op.getLoc(), tensorType(op.getIds()).getElementType());
+      dtypeOf(op.getLoc(), tensorTypeOf(op.getIds()).getElementType());
   if (failed(dtype))
     return failure();
   s.idType = *dtype;
@@ -277,14 +276,14 @@ LogicalResult CommandTable::convert(ScatterAddOp op, Command &command) {
 
 LogicalResult CommandTable::convert(TopKOp op, Command &command) {
   command.kind = CommandKind::TopK;
-  RankedTensorType rows = tensorType(op.getInput());
+  RankedTensorType rows = tensorTypeOf(op.getInput());
   runtime::TopKCommand &t = command.topK;
   t.in = refOf(op.getInput());
   t.values = refOf(op.getValues());
   t.indices = refOf(op.getIndices());
   t.rows = rows.getDimSize(0);
   t.columns = rows.getDimSize(1);
-  t.k = tensorType(op.getValues()).getDimSize(1);
+  t.k = tensorTypeOf(op.getValues()).getDimSize(1);
   t.scratch = scratchOf(op);
   return success();
 }
@@ -306,7 +305,7 @@ LogicalResult CommandTable::convert(CopyOp op, Command &command) {
   c.dst = refOf(op.getOutput());
   RankedTensorType type = op.getType();
   c.elementBytes = elementBytes(type.getElementType());
-  Strided from = getLayout(tensorType(op.getInput())), to = getLayout(type);
+  Strided from = getLayout(tensorTypeOf(op.getInput())), to = getLayout(type);
   // Neighbouring dimensions that form one dimension in both need no loop of
   // their own.
   for (auto [i, size] : llvm::enumerate(type.getShape())) {
@@ -356,7 +355,7 @@ void CommandTable::move(Value memory, Value tier, Command &command) {
   command.timeClass = TimeClass::Offload;
   command.move.memory = refOf(memory);
   command.move.tier = refOf(tier);
-  command.move.bytes = extentBytes(tensorType(memory));
+  command.move.bytes = extentBytes(tensorTypeOf(memory));
   command.move.token = tokens++;
 }
 
@@ -430,7 +429,7 @@ LogicalResult CommandTable::transfer(Value value, bool sends,
   runtime::CollectiveCommand &c = command.collective;
   c.collective =
       sends ? runtime::CollectiveKind::Send : runtime::CollectiveKind::Receive;
-  RankedTensorType type = tensorType(value);
+  RankedTensorType type = tensorTypeOf(value);
   FailureOr<runtime::DType> dtype =
       dtypeOf(value.getLoc(), type.getElementType());
   if (failed(dtype))

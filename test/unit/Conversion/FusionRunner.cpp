@@ -6,17 +6,15 @@
 //===----------------------------------------------------------------------===//
 
 #include "FusionRunner.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include <cstring>
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::testing;
+using graph::tensorTypeOf;
 
 using Function = void (*)(void *const *, int64_t, int64_t, void *);
-
-static RankedTensorType typeOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 
 static int64_t byteSize(Type type) {
   return std::max(1u, type.getIntOrFloatBitWidth() / 8);
@@ -62,7 +60,7 @@ void FusionRunner::runLaunch(exec::LaunchOp launch, int64_t piece,
   auto kernel = symbols.lookup<exec::KernelOp>(launch.getKernel());
   SmallVector<void *> args;
   for (Value operand : launch.getOperands()) {
-    RankedTensorType type = typeOf(operand);
+    RankedTensorType type = tensorTypeOf(operand);
     args.push_back(reinterpret_cast<char *>(buffers[operand]->data()) +
                    exec::getLayout(type).offset *
                        byteSize(type.getElementType()));
@@ -77,12 +75,12 @@ void FusionRunner::runLaunch(exec::LaunchOp launch, int64_t piece,
       taken[operand] = true;
       buffer = std::make_shared<std::vector<uint64_t>>(
           *buffers[launch.getOperands()[operand]]);
-      RankedTensorType type = typeOf(launch.getOperands()[operand]);
+      RankedTensorType type = tensorTypeOf(launch.getOperands()[operand]);
       args[operand] =
           reinterpret_cast<char *>(buffer->data()) +
           exec::getLayout(type).offset * byteSize(type.getElementType());
     }
-    RankedTensorType type = typeOf(result);
+    RankedTensorType type = tensorTypeOf(result);
     if (!buffer)
       buffer =
           allocate(type.getNumElements() * byteSize(type.getElementType()));
@@ -133,7 +131,8 @@ std::vector<RefTensor> FusionRunner::run(func::FuncOp entry,
   }
   std::vector<RefTensor> results;
   for (Value value : block.getTerminator()->getOperands()) {
-    RefTensor tensor(typeOf(value).getShape(), typeOf(value).getElementType());
+    RefTensor tensor(tensorTypeOf(value).getShape(),
+                     tensorTypeOf(value).getElementType());
     transfer(tensor, reinterpret_cast<char *>(buffers[value]->data()), false);
     results.push_back(std::move(tensor));
   }

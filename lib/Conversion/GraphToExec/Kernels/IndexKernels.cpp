@@ -21,7 +21,7 @@ struct TopKModel
   SmallVector<Value> decompose(Operation *operation, OpBuilder &b) const {
     auto op = cast<TopKOp>(operation);
     Formula f{b, op.getLoc()};
-    RankedTensorType type = typeOf(op.getInput());
+    RankedTensorType type = tensorTypeOf(op.getInput());
     int64_t last = type.getRank() - 1, size = type.getShape().back();
     SmallVector<int64_t> indexShape(type.getRank(), 1), column(type.getShape());
     indexShape.back() = size;
@@ -73,7 +73,7 @@ struct GatherModel
     : KernelLoweringInterface::ExternalModel<GatherModel, GatherOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<GatherOp>(operation);
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     int64_t n = numElements(op.getOutput());
     int64_t slice = product(type.getShape().drop_front(op.getDim() + 1));
     return slice == 1 ? KernelSpace::flat(n)
@@ -82,10 +82,11 @@ struct GatherModel
 
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<GatherOp>(operation);
-    auto type = typeOf(op.getInput()), ids = typeOf(op.getIndices());
+    auto type = tensorTypeOf(op.getInput()),
+         ids = tensorTypeOf(op.getIndices());
     int64_t dim = op.getDim(), batch = op.getBatch();
     int64_t rank = ids.getRank() - batch;
-    ArrayRef<int64_t> shape = typeOf(op.getOutput()).getShape();
+    ArrayRef<int64_t> shape = tensorTypeOf(op.getOutput()).getShape();
     SmallVector<int64_t> idDims(shape.size(), -1), dataDims(shape.size(), -1);
     for (int64_t i = 0; i < (int64_t)shape.size(); ++i) {
       if (i < dim)
@@ -117,8 +118,8 @@ struct GatherModel
 struct OneHotModel : FlatModel<OneHotModel, OneHotOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<OneHotOp>(operation);
-    auto ids = typeOf(op.getIndices());
-    auto shape = typeOf(op.getOutput()).getShape();
+    auto ids = tensorTypeOf(op.getIndices());
+    auto shape = tensorTypeOf(op.getOutput()).getShape();
     auto dims = llvm::to_vector(llvm::seq<int64_t>(0, ids.getRank()));
     dims.push_back(-1);
     Value id = k.read(op.getIndices(), Access::get(ids, shape, dims));
@@ -140,8 +141,8 @@ struct OneHotModel : FlatModel<OneHotModel, OneHotOp> {
 struct PackBitsModel : FlatModel<PackBitsModel, PackBitsOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<PackBitsOp>(operation);
-    auto type = typeOf(op.getInput());
-    auto shape = typeOf(op.getOutput()).getShape();
+    auto type = tensorTypeOf(op.getInput());
+    auto shape = tensorTypeOf(op.getOutput()).getShape();
     int64_t rank = type.getRank(), last = rank - 1,
             size = type.getDimSize(last);
     Type wide = k.getBuilder().getI32Type();
@@ -173,8 +174,8 @@ struct PackBitsModel : FlatModel<PackBitsModel, PackBitsOp> {
 struct UnpackBitsModel : FlatModel<UnpackBitsModel, UnpackBitsOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<UnpackBitsOp>(operation);
-    auto type = typeOf(op.getInput());
-    auto shape = typeOf(op.getOutput()).getShape();
+    auto type = tensorTypeOf(op.getInput());
+    auto shape = tensorTypeOf(op.getOutput()).getShape();
     OpBuilder &b = k.getBuilder();
     int64_t last = type.getRank() - 1;
     auto dims = llvm::to_vector(llvm::seq<int64_t>(0, last));

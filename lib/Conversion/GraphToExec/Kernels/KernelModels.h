@@ -10,6 +10,7 @@
 
 #include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 
 namespace cleave {
@@ -18,9 +19,7 @@ inline int64_t numElements(mlir::Value value) {
   return mlir::cast<mlir::RankedTensorType>(value.getType()).getNumElements();
 }
 
-inline mlir::RankedTensorType typeOf(mlir::Value value) {
-  return mlir::cast<mlir::RankedTensorType>(value.getType());
-}
+using graph::tensorTypeOf;
 
 inline int64_t product(llvm::ArrayRef<int64_t> shape) {
   int64_t n = 1;

@@ -33,7 +33,7 @@ struct ReduceModel
 
   /// Dimensions of size 1 do not matter: which of the others are reduced?
   static Form formOf(ReduceOp op) {
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     SmallVector<bool> reduced;
     for (int64_t d = 0; d < type.getRank(); ++d)
       if (type.getDimSize(d) != 1)
@@ -70,7 +70,7 @@ struct ReduceModel
 
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<ReduceOp>(operation);
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     Reduction kind = reductionOf(op.getKind());
     switch (formOf(op)) {
     case Form::None:
@@ -137,12 +137,12 @@ struct CumulativeSumModel
                                              CumulativeSumOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<CumulativeSumOp>(operation);
-    int64_t cols = typeOf(op.getInput()).getDimSize(op.getDim());
+    int64_t cols = tensorTypeOf(op.getInput()).getDimSize(op.getDim());
     return KernelSpace::fixed(numElements(op.getInput()) / cols, cols);
   }
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<CumulativeSumOp>(operation);
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     SmallVector<int64_t> dims, sizes;
     for (int64_t d = 0; d < type.getRank(); ++d)
       if (d != (int64_t)op.getDim())
@@ -156,7 +156,7 @@ struct CumulativeSumModel
       k.define(op.getOutput(), y);
     else
       k.defineAt(op.getOutput(), y,
-                 Access::get(typeOf(op.getOutput()), sizes, dims));
+                 Access::get(tensorTypeOf(op.getOutput()), sizes, dims));
     return success();
   }
 };

@@ -16,21 +16,21 @@ namespace {
 /// Runs over pairs: the columns are half of the last dimension.
 struct RopeModel : KernelLoweringInterface::ExternalModel<RopeModel, RopeOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
-    auto type = typeOf(cast<RopeOp>(operation).getInput());
+    auto type = tensorTypeOf(cast<RopeOp>(operation).getInput());
     int64_t half = type.getShape().back() / 2;
     return KernelSpace::fixed(type.getNumElements() / 2 / half, half);
   }
 
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<RopeOp>(operation);
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     int64_t rank = type.getRank(), half = type.getShape().back() / 2;
     SmallVector<int64_t> loops(type.getShape()), steps(rank, 1);
     loops.back() = half;
     steps.back() = op.getInterleaved() ? 2 : 1;
     // The access of element `which` of each pair, in a tensor broadcast to it.
     auto place = [&](Value tensor, int64_t which) {
-      auto t = typeOf(tensor);
+      auto t = tensorTypeOf(tensor);
       SmallVector<int64_t> dims, begin(t.getRank(), 0);
       for (int64_t i = 0; i < rank; ++i) {
         int64_t d = i - (rank - t.getRank());

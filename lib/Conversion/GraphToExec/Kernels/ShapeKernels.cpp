@@ -25,7 +25,7 @@ struct BroadcastModel : FlatModel<BroadcastModel, BroadcastOp> {
   LogicalResult emitKernel(Operation *op, KernelBuilder &k) const {
     k.define(op->getResult(0),
              k.readBroadcast(op->getOperand(0),
-                             typeOf(op->getResult(0)).getShape()));
+                             tensorTypeOf(op->getResult(0)).getShape()));
     return success();
   }
 };
@@ -33,11 +33,11 @@ struct BroadcastModel : FlatModel<BroadcastModel, BroadcastOp> {
 struct TransposeModel : FlatModel<TransposeModel, TransposeOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<TransposeOp>(operation);
-    k.define(
-        op.getOutput(),
-        k.read(op.getInput(), Access::get(typeOf(op.getInput()),
-                                          typeOf(op.getOutput()).getShape(),
-                                          op.getPermutation())));
+    k.define(op.getOutput(),
+             k.read(op.getInput(),
+                    Access::get(tensorTypeOf(op.getInput()),
+                                tensorTypeOf(op.getOutput()).getShape(),
+                                op.getPermutation())));
     return success();
   }
 };
@@ -45,11 +45,11 @@ struct TransposeModel : FlatModel<TransposeModel, TransposeOp> {
 struct SliceModel : FlatModel<SliceModel, SliceOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<SliceOp>(operation);
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     k.define(op.getOutput(),
              k.read(op.getInput(),
                     Access::get(
-                        type, typeOf(op.getOutput()).getShape(),
+                        type, tensorTypeOf(op.getOutput()).getShape(),
                         llvm::to_vector(llvm::seq<int64_t>(0, type.getRank())),
                         op.getStrides(), op.getOffsets())));
     return success();
@@ -61,8 +61,8 @@ struct PadModel : FlatModel<PadModel, PadOp> {
     using P = arith::CmpIPredicate;
     auto op = cast<PadOp>(operation);
     OpBuilder &b = k.getBuilder();
-    auto type = typeOf(op.getInput());
-    auto shape = typeOf(op.getOutput()).getShape();
+    auto type = tensorTypeOf(op.getInput());
+    auto shape = tensorTypeOf(op.getOutput()).getShape();
     auto strides = exec::getLayout(type).strides;
     SmallVector<Value> indices;
     SmallVector<int64_t> steps, loopDims(shape.size(), -1);
@@ -109,14 +109,14 @@ struct ConcatModel
 /// One copy for each operand, into its slice of the result.
 Value cleave::decomposeConcat(ConcatOp op, OpBuilder &b) {
   int64_t dim = op.getDim(), position = 0;
-  auto outType = typeOf(op.getOutput());
+  auto outType = tensorTypeOf(op.getOutput());
   SmallVector<int64_t> indexShape(outType.getRank(), 1);
   indexShape[dim] = outType.getDimSize(dim);
   auto indexType = RankedTensorType::get(indexShape, b.getI64Type());
   Value index = IotaOp::create(b, op.getLoc(), indexType, dim, 0);
   Value result;
   for (Value input : op.getInputs()) {
-    auto type = typeOf(input);
+    auto type = tensorTypeOf(input);
     SmallVector<int64_t> low(type.getRank(), 0), high(type.getRank(), 0),
         interior(type.getRank(), 0);
     low[dim] = position;

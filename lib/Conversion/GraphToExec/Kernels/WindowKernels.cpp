@@ -19,10 +19,10 @@ struct PatchesModel : FlatModel<PatchesModel, PatchesOp> {
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     using P = arith::CmpIPredicate;
     auto op = cast<PatchesOp>(operation);
-    auto type = typeOf(op.getInput());
+    auto type = tensorTypeOf(op.getInput());
     auto strides = exec::getLayout(type).strides;
     // Loops: n, oh, ow, c, kh, kw.
-    auto shape = typeOf(op.getOutput()).getShape();
+    auto shape = tensorTypeOf(op.getOutput()).getShape();
     Access access = Access::get(type, shape, {0, -1, -1, 1, -1, -1});
     Value where;
     for (int64_t i = 0; i < 2; ++i) {
@@ -58,8 +58,8 @@ struct PatchesGradModel
     using P = arith::CmpIPredicate;
     auto op = cast<PatchesGradOp>(operation);
     OpBuilder &b = k.getBuilder();
-    auto type = typeOf(op.getGradient());
-    auto image = typeOf(op.getOutput()).getShape();
+    auto type = tensorTypeOf(op.getGradient());
+    auto image = tensorTypeOf(op.getOutput()).getShape();
     auto strides = exec::getLayout(type).strides;
     // Loops: n, c, h, w, kh, kw.
     SmallVector<int64_t> loops(image);

@@ -7,18 +7,16 @@
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "cleave/Support/OrthonormalScratch.h"
 #include "cleave/Support/TopKScratch.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
+using graph::tensorTypeOf;
 
 #include "cleave/Dialect/Exec/IR/ExecInterfaces.cpp.inc"
-
-static RankedTensorType tensorType(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 
 /// True if `a` and `b` differ at most in their layout.
 static bool sameValues(RankedTensorType a, RankedTensorType b) {
@@ -40,12 +38,12 @@ static LogicalResult verifyInPlace(Operation *op, Value operand, Value result) {
 static LogicalResult verifyLayouts(CommandOpInterface command) {
   for (OpOperand &operand : command->getOpOperands())
     if (!command.canReadOperand(operand.getOperandNumber(),
-                                tensorType(operand.get())))
+                                tensorTypeOf(operand.get())))
       return command->emitOpError("cannot read ")
              << graph::nameOperand(operand) << " in its layout, "
              << operand.get().getType();
   for (OpResult result : command->getResults())
-    if (!command.canWriteResult(result.getResultNumber(), tensorType(result)))
+    if (!command.canWriteResult(result.getResultNumber(), tensorTypeOf(result)))
       return command->emitOpError("cannot write result ")
              << result.getResultNumber() << " in its layout, "
              << result.getType();
@@ -57,7 +55,7 @@ static LogicalResult verifyLayouts(CommandOpInterface command) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult ViewOp::verify() {
-  RankedTensorType from = tensorType(getInput()), to = getOutput().getType();
+  RankedTensorType from = tensorTypeOf(getInput()), to = getOutput().getType();
   if (from.getElementType() != to.getElementType())
     return emitOpError("changes the element type");
   // A function's argument may be part of a larger buffer, which only the
@@ -85,7 +83,7 @@ LogicalResult JoinOp::verify() {
   SmallVector<Box> boxes;
   int64_t elements = 0;
   for (Value input : getInputs()) {
-    RankedTensorType type = tensorType(input);
+    RankedTensorType type = tensorTypeOf(input);
     if (type.getElementType() != getType().getElementType())
       return emitOpError("joins different element types");
     std::optional<Box> box = boxWithin(getType(), type);
@@ -109,7 +107,7 @@ LogicalResult JoinOp::verify() {
 }
 
 LogicalResult CopyOp::verify() {
-  if (!sameValues(tensorType(getInput()), getType()))
+  if (!sameValues(tensorTypeOf(getInput()), getType()))
     return emitOpError("changes shape or element type");
   return verifyInPlace(*this, getInto(), getOutput());
 }
@@ -226,13 +224,13 @@ SmallVector<Share> ContractOp::getShares() {
 }
 
 int64_t ContractOp::getFlops() {
-  return 2 * tensorType(getOutput()).getNumElements() *
-         tensorType(getLhs()).getShape().back();
+  return 2 * tensorTypeOf(getOutput()).getNumElements() *
+         tensorTypeOf(getLhs()).getShape().back();
 }
 
 LogicalResult ContractOp::verify() {
-  RankedTensorType a = tensorType(getLhs()), b = tensorType(getRhs());
-  RankedTensorType c = tensorType(getOutput());
+  RankedTensorType a = tensorTypeOf(getLhs()), b = tensorTypeOf(getRhs());
+  RankedTensorType c = tensorTypeOf(getOutput());
   int64_t rank = c.getRank();
   if (rank < 2 || rank > 3 || a.getRank() != rank || b.getRank() != rank)
     return emitOpError("needs matrices, or equal batches of them");
@@ -259,8 +257,8 @@ LogicalResult ContractOp::verify() {
                        "f16, and a result that is f32 or of their type");
   }
   if (getBias() &&
-      (rank != 2 || tensorType(getBias()).getShape() != cs.take_back() ||
-       tensorType(getBias()).getElementType() != element))
+      (rank != 2 || tensorTypeOf(getBias()).getShape() != cs.take_back() ||
+       tensorTypeOf(getBias()).getElementType() != element))
     return emitOpError("bias ")
            << getBias().getType() << " is not a vector of a row of " << c;
   if ((getBefore() && !getGelu()) || (getGelu() && getSlopeOf()) ||
@@ -268,8 +266,8 @@ LogicalResult ContractOp::verify() {
     return emitOpError("has gelu, perhaps with a second result, or gelu_grad, "
                        "of a 16-bit product that is not accumulated");
   for (Value beside : {getBefore(), getSlopeOf()})
-    if (beside && (tensorType(beside).getShape() != cs ||
-                   tensorType(beside).getElementType() != element))
+    if (beside && (tensorTypeOf(beside).getShape() != cs ||
+                   tensorTypeOf(beside).getElementType() != element))
       return emitOpError("has ") << beside.getType() << " beside " << c;
   if (failed(verifyInPlace(*this, getAccumulator(), getOutput())))
     return failure();
@@ -286,7 +284,8 @@ static constexpr int64_t kQueryBlock = 64;
 /// Floating-point operations of one pass over the visible scores, two for each
 /// multiply-add; a shard has its share of those of the whole.
 template <typename OpTy> static int64_t scoreFlops(OpTy op, int64_t channels) {
-  RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey());
+  RankedTensorType q = tensorTypeOf(op.getQuery()),
+                   k = tensorTypeOf(op.getKey());
   int64_t queries = q.getDimSize(2), keys = k.getDimSize(2);
   int64_t scores = q.getDimSize(0) * q.getDimSize(1) * queries * keys;
   int64_t all = queries, seen = keys;
@@ -304,10 +303,10 @@ template <typename OpTy> static int64_t scoreFlops(OpTy op, int64_t channels) {
 /// rows of channels for each query of a block.
 template <typename OpTy>
 static int64_t blockBytes(OpTy op, int64_t blocks, int64_t vectors) {
-  int64_t keys = llvm::alignTo(tensorType(op.getKey()).getDimSize(2), 64);
+  int64_t keys = llvm::alignTo(tensorTypeOf(op.getKey()).getDimSize(2), 64);
   int64_t channels =
-      llvm::alignTo(std::max(tensorType(op.getQuery()).getDimSize(3),
-                             tensorType(op.getValue()).getDimSize(3)),
+      llvm::alignTo(std::max(tensorTypeOf(op.getQuery()).getDimSize(3),
+                             tensorTypeOf(op.getValue()).getDimSize(3)),
                     16);
   return llvm::alignTo(
       4 * kQueryBlock * (blocks * keys + vectors * channels + 16), 64);
@@ -315,7 +314,8 @@ static int64_t blockBytes(OpTy op, int64_t blocks, int64_t vectors) {
 
 /// The shape of the log-sum-exp: with a bias it is two numbers.
 template <typename OpTy> static SmallVector<int64_t> lseShape(OpTy op) {
-  SmallVector<int64_t> shape(tensorType(op.getQuery()).getShape().drop_back());
+  SmallVector<int64_t> shape(
+      tensorTypeOf(op.getQuery()).getShape().drop_back());
   if (op.getBias())
     shape.push_back(2);
   return shape;
@@ -324,7 +324,7 @@ template <typename OpTy> static SmallVector<int64_t> lseShape(OpTy op) {
 /// Whether a result of attention has the shape of `operand`, and its type or
 /// f32, in which it is summed.
 static bool isSumOf(Value result, RankedTensorType operand) {
-  RankedTensorType type = tensorType(result);
+  RankedTensorType type = tensorTypeOf(result);
   return type.getShape() == operand.getShape() &&
          (type.getElementType().isF32() ||
           type.getElementType() == operand.getElementType());
@@ -332,8 +332,9 @@ static bool isSumOf(Value result, RankedTensorType operand) {
 
 /// Checks that both attention commands share, after the common ones.
 template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
-  RankedTensorType q = tensorType(op.getQuery()), k = tensorType(op.getKey()),
-                   v = tensorType(op.getValue());
+  RankedTensorType q = tensorTypeOf(op.getQuery()),
+                   k = tensorTypeOf(op.getKey()),
+                   v = tensorTypeOf(op.getValue());
   if (q.getRank() != 4 || k.getRank() != 4 || v.getRank() != 4 ||
       k.getShape().take_front(3) != v.getShape().take_front(3) ||
       q.getDimSize(0) != k.getDimSize(0) ||
@@ -357,7 +358,7 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
                            int64_t count) -> LogicalResult {
     auto wanted =
         RankedTensorType::get(count, IntegerType::get(op.getContext(), 64));
-    if (value && !sameValues(tensorType(value), wanted))
+    if (value && !sameValues(tensorTypeOf(value), wanted))
       return op.emitOpError(name)
              << " must be " << wanted << ", not " << value.getType();
     return success();
@@ -373,10 +374,10 @@ template <typename OpTy> static LogicalResult verifyExtras(OpTy op) {
   for (auto [starts, places] :
        {std::pair<Value, int64_t>(op.getQueryStarts(), q.getDimSize(2)),
         {op.getKeyStarts(), k.getDimSize(2)}})
-    if (starts && (tensorType(starts).getRank() != 1 ||
-                   !tensorType(starts).getElementType().isInteger(64) ||
-                   tensorType(starts).getDimSize(0) == 0 ||
-                   places % tensorType(starts).getDimSize(0) != 0))
+    if (starts && (tensorTypeOf(starts).getRank() != 1 ||
+                   !tensorTypeOf(starts).getElementType().isInteger(64) ||
+                   tensorTypeOf(starts).getDimSize(0) == 0 ||
+                   places % tensorTypeOf(starts).getDimSize(0) != 0))
       return op.emitOpError("starts ")
              << starts.getType() << " do not divide " << places << " positions";
   return verifyLayouts(cast<CommandOpInterface>(op.getOperation()));
@@ -407,18 +408,18 @@ int64_t AttentionOp::getScratchBytes(int64_t threads) {
 }
 
 int64_t AttentionOp::getFlops() {
-  return scoreFlops(*this, tensorType(getQuery()).getDimSize(3)) +
-         scoreFlops(*this, tensorType(getValue()).getDimSize(3));
+  return scoreFlops(*this, tensorTypeOf(getQuery()).getDimSize(3)) +
+         scoreFlops(*this, tensorTypeOf(getValue()).getDimSize(3));
 }
 
 LogicalResult AttentionOp::verify() {
-  RankedTensorType q = tensorType(getQuery()), v = tensorType(getValue());
+  RankedTensorType q = tensorTypeOf(getQuery()), v = tensorTypeOf(getValue());
   if (failed(verifyExtras(*this)))
     return failure();
   SmallVector<int64_t> shape(q.getShape());
   shape.back() = v.getShape().back();
   if (!isSumOf(getOutput(), RankedTensorType::get(shape, q.getElementType())) ||
-      tensorType(getLse()).getShape() != ArrayRef(lseShape(*this)))
+      tensorTypeOf(getLse()).getShape() != ArrayRef(lseShape(*this)))
     return emitOpError("results do not have the shapes of query and value");
   if (static_cast<bool>(getOnto()) != static_cast<bool>(getOntoLse()))
     return emitOpError("onto needs both results");
@@ -444,34 +445,34 @@ int64_t AttentionGradOp::getScratchBytes(int64_t threads) {
 }
 
 int64_t AttentionGradOp::getFlops() {
-  return 3 * scoreFlops(*this, tensorType(getQuery()).getDimSize(3)) +
-         2 * scoreFlops(*this, tensorType(getValue()).getDimSize(3));
+  return 3 * scoreFlops(*this, tensorTypeOf(getQuery()).getDimSize(3)) +
+         2 * scoreFlops(*this, tensorTypeOf(getValue()).getDimSize(3));
 }
 
 LogicalResult AttentionGradOp::verify() {
   if (failed(verifyExtras(*this)))
     return failure();
-  RankedTensorType q = tensorType(getQuery()), v = tensorType(getValue());
+  RankedTensorType q = tensorTypeOf(getQuery()), v = tensorTypeOf(getValue());
   SmallVector<int64_t> shape(q.getShape());
   shape.back() = v.getShape().back();
-  if (tensorType(getOutput()).getShape() != ArrayRef(shape) ||
-      tensorType(getGradient()).getShape() != ArrayRef(shape) ||
-      tensorType(getLse()).getShape() != ArrayRef(lseShape(*this)))
+  if (tensorTypeOf(getOutput()).getShape() != ArrayRef(shape) ||
+      tensorTypeOf(getGradient()).getShape() != ArrayRef(shape) ||
+      tensorTypeOf(getLse()).getShape() != ArrayRef(lseShape(*this)))
     return emitOpError("gradient, output and lse do not match the query");
   for (Value operand : {getGradient(), getOutput()})
-    if (tensorType(operand).getElementType() != q.getElementType())
+    if (tensorTypeOf(operand).getElementType() != q.getElementType())
       return emitOpError("gradient and output are not of the query's type");
   if (!isSumOf(getQueryGradient(), q) ||
-      !isSumOf(getKeyGradient(), tensorType(getKey())) ||
+      !isSumOf(getKeyGradient(), tensorTypeOf(getKey())) ||
       !isSumOf(getValueGradient(), v) ||
-      tensorType(getKeyGradient()).getElementType() !=
-          tensorType(getQueryGradient()).getElementType() ||
-      tensorType(getValueGradient()).getElementType() !=
-          tensorType(getQueryGradient()).getElementType())
+      tensorTypeOf(getKeyGradient()).getElementType() !=
+          tensorTypeOf(getQueryGradient()).getElementType() ||
+      tensorTypeOf(getValueGradient()).getElementType() !=
+          tensorTypeOf(getQueryGradient()).getElementType())
     return emitOpError("results do not match query, key and value");
   if (getBiasGradient() &&
       (!getBias() ||
-       !sameValues(tensorType(getBiasGradient()), tensorType(getBias()))))
+       !sameValues(tensorTypeOf(getBiasGradient()), tensorTypeOf(getBias()))))
     return emitOpError("the gradient for the bias does not match the bias");
   return success();
 }
@@ -491,11 +492,11 @@ SmallVector<Share> ScatterAddOp::getShares() {
 }
 
 int64_t ScatterAddOp::getFlops() {
-  return tensorType(getRows()).getNumElements();
+  return tensorTypeOf(getRows()).getNumElements();
 }
 
 LogicalResult ScatterAddOp::verify() {
-  RankedTensorType rows = tensorType(getRows()), ids = tensorType(getIds());
+  RankedTensorType rows = tensorTypeOf(getRows()), ids = tensorTypeOf(getIds());
   if (rows.getRank() != 2 || ids.getRank() != 1 || getType().getRank() != 2 ||
       rows.getDimSize(0) != ids.getDimSize(0) ||
       rows.getDimSize(1) != getType().getDimSize(1) ||
@@ -518,16 +519,16 @@ bool TopKOp::canReadOperand(unsigned, RankedTensorType type) {
 }
 
 int64_t TopKOp::getScratchBytes(int64_t) {
-  RankedTensorType rows = tensorType(getInput());
+  RankedTensorType rows = tensorTypeOf(getInput());
   return TopKScratch(rows.getDimSize(0), rows.getDimSize(1),
-                     tensorType(getValues()).getDimSize(1))
+                     tensorTypeOf(getValues()).getDimSize(1))
       .bytes;
 }
 
 LogicalResult TopKOp::verify() {
-  RankedTensorType rows = tensorType(getInput()),
-                   values = tensorType(getValues()),
-                   indices = tensorType(getIndices());
+  RankedTensorType rows = tensorTypeOf(getInput()),
+                   values = tensorTypeOf(getValues()),
+                   indices = tensorTypeOf(getIndices());
   if (rows.getRank() != 2 || values.getRank() != 2 ||
       values.getShape() != indices.getShape() ||
       values.getDimSize(0) != rows.getDimSize(0) || values.getDimSize(1) < 1 ||
@@ -571,12 +572,12 @@ int64_t OrthonormalizeOp::getFlops() {
 
 LogicalResult OrthonormalizeOp::verify() {
   RankedTensorType type = getType();
-  if (!sameValues(tensorType(getInput()), type) || type.getRank() != 3 ||
+  if (!sameValues(tensorTypeOf(getInput()), type) || type.getRank() != 3 ||
       !type.getElementType().isF32() || type.getDimSize(2) > type.getDimSize(1))
     return emitOpError("needs f32 matrices [b, n, r], r <= n, and a result of "
                        "the same type, but has ")
            << getInput().getType() << " and " << type;
-  if (!isDense(type) || !isDense(tensorType(getInput())))
+  if (!isDense(type) || !isDense(tensorTypeOf(getInput())))
     return emitOpError("needs a dense operand and a dense result");
   return success();
 }
@@ -588,8 +589,8 @@ LogicalResult OrthonormalizeOp::verify() {
 bool CheckOp::canReadOperand(unsigned, RankedTensorType) { return true; }
 
 LogicalResult CheckOp::verify() {
-  if (!tensorType(getFlag()).getElementType().isInteger(1) ||
-      tensorType(getFlag()).getNumElements() != 1)
+  if (!tensorTypeOf(getFlag()).getElementType().isInteger(1) ||
+      tensorTypeOf(getFlag()).getNumElements() != 1)
     return emitOpError("needs one i1, not ") << getFlag().getType();
   return success();
 }

@@ -28,7 +28,7 @@ Value cleave::exec::viewAs(OpBuilder &builder, Location loc, Value value,
 
 Value cleave::exec::viewOf(OpBuilder &builder, Location loc, Value value,
                            RankedTensorType type, const Strided &layout) {
-  RankedTensorType from = tensorType(value);
+  RankedTensorType from = tensorTypeOf(value);
   std::optional<Strided> moved =
       rebase(denseType(from), withLayout(type, layout), getLayout(from));
   if (!moved)
@@ -37,15 +37,16 @@ Value cleave::exec::viewOf(OpBuilder &builder, Location loc, Value value,
 }
 
 Value cleave::exec::denseOf(OpBuilder &builder, Location loc, Value value) {
-  if (isDense(tensorType(value)))
+  if (isDense(tensorTypeOf(value)))
     return value;
-  return CopyOp::create(builder, loc, denseType(tensorType(value)), value,
+  return CopyOp::create(builder, loc, denseType(tensorTypeOf(value)), value,
                         Value());
 }
 
 Value cleave::exec::reshapeOf(OpBuilder &builder, Location loc, Value value,
                               ArrayRef<int64_t> shape) {
-  auto type = RankedTensorType::get(shape, tensorType(value).getElementType());
+  auto type =
+      RankedTensorType::get(shape, tensorTypeOf(value).getElementType());
   if (Value view = viewOf(builder, loc, value, type, getLayout(type)))
     return view;
   return viewOf(builder, loc, denseOf(builder, loc, value), type,
@@ -54,7 +55,7 @@ Value cleave::exec::reshapeOf(OpBuilder &builder, Location loc, Value value,
 
 Value cleave::exec::transposeOf(OpBuilder &builder, Location loc, Value value,
                                 ArrayRef<int64_t> permutation) {
-  RankedTensorType from = tensorType(value);
+  RankedTensorType from = tensorTypeOf(value);
   Strided old = getLayout(from), layout;
   layout.offset = old.offset;
   SmallVector<int64_t> shape;
@@ -69,7 +70,7 @@ Value cleave::exec::transposeOf(OpBuilder &builder, Location loc, Value value,
 
 Value cleave::exec::rowsOf(OpBuilder &builder, Location loc, Value value,
                            int64_t start, int64_t count) {
-  RankedTensorType from = tensorType(value);
+  RankedTensorType from = tensorTypeOf(value);
   Strided layout = getLayout(from);
   layout.offset += start * layout.strides[0];
   SmallVector<int64_t> shape(from.getShape());
@@ -109,8 +110,8 @@ void cleave::exec::replaceDense(OpBuilder &builder, Value old, Value value) {
     old.replaceAllUsesWith(value);
     return;
   }
-  RankedTensorType type = tensorType(old);
-  Strided layout = getLayout(tensorType(value));
+  RankedTensorType type = tensorTypeOf(old);
+  Strided layout = getLayout(tensorTypeOf(value));
   Value dense;
   for (OpOperand &use : llvm::make_early_inc_range(old.getUses())) {
     Operation *user = use.getOwner();
@@ -121,7 +122,7 @@ void cleave::exec::replaceDense(OpBuilder &builder, Value old, Value value) {
         follow(view, type, layout, /*apply=*/true);
     } else if (auto command = dyn_cast<CommandOpInterface>(user)) {
       follows =
-          command.canReadOperand(use.getOperandNumber(), tensorType(value));
+          command.canReadOperand(use.getOperandNumber(), tensorTypeOf(value));
     } else if (isa<JoinOp>(user) || user->hasTrait<OpTrait::IsTerminator>()) {
       follows = false;
     }

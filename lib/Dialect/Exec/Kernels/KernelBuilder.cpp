@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
 #include "cleave/Dialect/Exec/IR/OrderedReduce.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/Matchers.h"
@@ -14,12 +15,9 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
+using graph::tensorTypeOf;
 
 #include "cleave/Dialect/Exec/Kernels/KernelLowering.cpp.inc"
-
-static RankedTensorType tensorType(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
 
 KernelBuilder::KernelBuilder(Location loc, Block &block, int64_t rows,
                              int64_t cols)
@@ -43,7 +41,7 @@ LogicalResult KernelBuilder::emit(Operation *op, Level where) {
 /// The type of a kernel argument for `tensor`: its layout without the offset,
 /// which is in the pointer.
 static RankedTensorType argumentType(Value tensor) {
-  RankedTensorType type = tensorType(tensor);
+  RankedTensorType type = tensorTypeOf(tensor);
   Strided layout = getLayout(type);
   layout.offset = 0;
   return withLayout(type, layout);
@@ -98,8 +96,8 @@ Value KernelBuilder::load(BlockArgument memory, AffineMap map,
 
 Value cleave::throughViews(Value tensor) {
   while (auto view = tensor.getDefiningOp<ViewOp>()) {
-    RankedTensorType from = tensorType(view.getInput()),
-                     to = tensorType(tensor);
+    RankedTensorType from = tensorTypeOf(view.getInput()),
+                     to = tensorTypeOf(tensor);
     if (!isDense(from) || !isDense(to) ||
         from.getNumElements() != to.getNumElements() ||
         from.getElementType() != to.getElementType())
@@ -137,15 +135,15 @@ Value KernelBuilder::read(Value tensor, const Access &access, Level level) {
 }
 
 Value KernelBuilder::readBroadcast(Value tensor, ArrayRef<int64_t> shape) {
-  return read(tensor, Access::broadcast(tensorType(tensor), shape));
+  return read(tensor, Access::broadcast(tensorTypeOf(tensor), shape));
 }
 
 Value KernelBuilder::readInOrder(Value tensor, Level level) {
-  return read(tensor, Access::identity(tensorType(tensor)), level);
+  return read(tensor, Access::identity(tensorTypeOf(tensor)), level);
 }
 
 Value KernelBuilder::readScalar(Value tensor, ArrayRef<int64_t> index) {
-  return read(tensor, Access::element(tensorType(tensor), index));
+  return read(tensor, Access::element(tensorTypeOf(tensor), index));
 }
 
 Value KernelBuilder::readIndexed(Value tensor, const Access &access,
@@ -163,25 +161,25 @@ Value KernelBuilder::readIndexed(Value tensor, const Access &access,
 void KernelBuilder::define(Value result, Value value, Level level) {
   if (placement == Level::Row)
     level = Level::Row;
-  value = cast(value, tensorType(result).getElementType());
+  value = cast(value, tensorTypeOf(result).getElementType());
   values[result] = value;
   valueLevels[result] = level;
   definitions.push_back(
-      {result, level, /*plain=*/true, Access::identity(tensorType(result))});
+      {result, level, /*plain=*/true, Access::identity(tensorTypeOf(result))});
 }
 
 void KernelBuilder::defineAt(Value result, Value value, const Access &access,
                              Level level) {
   if (placement == Level::Row)
     level = Level::Row;
-  value = cast(value, tensorType(result).getElementType());
+  value = cast(value, tensorTypeOf(result).getElementType());
   definitions.push_back({result, level, /*plain=*/false, access});
   StoreOp::create(b, loc, value, outputFor(result),
                   AffineMapAttr::get(mapFor(access, level)));
 }
 
 void KernelBuilder::storeResult(Value result) {
-  Access access = Access::identity(tensorType(result));
+  Access access = Access::identity(tensorTypeOf(result));
   StoreOp::create(
       b, loc, values.lookup(result), outputFor(result),
       AffineMapAttr::get(mapFor(access, valueLevels.lookup(result))));
@@ -192,8 +190,8 @@ Value KernelBuilder::lookup(Value result) const {
 }
 
 void KernelBuilder::accumulate(Reduction kind, Value value, Value result) {
-  value = cast(value, tensorType(result).getElementType());
-  Access access = Access::identity(tensorType(result));
+  value = cast(value, tensorTypeOf(result).getElementType());
+  Access access = Access::identity(tensorTypeOf(result));
   AffineExpr expr = accessExpr(b.getContext(), access.joinedMemory(), 0, 1,
                                cols, Level::Element);
   // A single column keeps its dimension: the value belongs to an element.
@@ -207,9 +205,9 @@ void KernelBuilder::accumulate(Reduction kind, Value value, Value result) {
 void KernelBuilder::accumulateAll(Reduction kind, Value value, Value result) {
   if (placement == Level::Element)
     value = reduce(kind, value);
-  value = cast(value, tensorType(result).getElementType());
+  value = cast(value, tensorTypeOf(result).getElementType());
   definitions.push_back({result, Level::Row, /*plain=*/false,
-                         Access::identity(tensorType(result))});
+                         Access::identity(tensorTypeOf(result))});
   AccumulateOp::create(b, loc, kind, value, outputFor(result),
                        AffineMap::get(2, 0, b.getAffineConstantExpr(0)));
 }

@@ -9,13 +9,12 @@
 #define CLEAVE_DIALECT_EXEC_IR_VIEWS_H
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "mlir/IR/Builders.h"
 
 namespace cleave::exec {
 
-inline mlir::RankedTensorType tensorType(mlir::Value value) {
-  return llvm::cast<mlir::RankedTensorType>(value.getType());
-}
+using graph::tensorTypeOf;
 
 /// The value of whose memory `value` is a view.
 mlir::Value rootOf(mlir::Value value);

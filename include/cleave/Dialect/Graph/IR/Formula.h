@@ -9,6 +9,7 @@
 #define CLEAVE_DIALECT_GRAPH_IR_FORMULA_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 namespace cleave::graph {
 
@@ -50,11 +51,6 @@ struct Formula {
   mlir::Value expandTo(mlir::Value a, llvm::ArrayRef<int64_t> dims,
                        llvm::ArrayRef<int64_t> shape);
 };
-
-/// The tensor type of a value of this dialect.
-inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {
-  return llvm::cast<mlir::RankedTensorType>(value.getType());
-}
 
 /// The value that all elements of a constant have, as a double.
 std::optional<double> getSplatValue(mlir::Value value);

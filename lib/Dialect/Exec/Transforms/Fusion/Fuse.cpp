@@ -149,7 +149,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     for (auto copy : llvm::make_early_inc_range(block.getOps<CopyOp>())) {
       auto value = dyn_cast<OpResult>(copy.getInput());
       if (!value || copy.getInto() || !copy->hasOneUse() ||
-          !isa<JoinOp>(*copy->user_begin()) || !isDense(tensorType(value)) ||
+          !isa<JoinOp>(*copy->user_begin()) || !isDense(tensorTypeOf(value)) ||
           !isInRows(copy.getType()) ||
           !llvm::all_of(value.getUses(), [&](OpOperand &use) {
             return use.getOwner() == copy || canRead(use, copy.getType());

@@ -51,7 +51,7 @@ void cleave::exec::markGradients(func::FuncOp part,
           (!updated.contains(memory.bufferOf.lookup(result)) &&
            !evicted.contains(result)))
         continue;
-      int64_t extent = extentOf(tensorType(result));
+      int64_t extent = extentOf(tensorTypeOf(result));
       for (Value operand : op->getOperands()) {
         unsigned index = memory.bufferOf.lookup(operand);
         PartBuffer &buffer = memory.buffers[index];
@@ -62,7 +62,7 @@ void cleave::exec::markGradients(func::FuncOp part,
                                part.getArgAttr(buffer.argument, kKeptAttr);
         if (!updated.contains(index) && !buffer.constant && !given &&
             !rootOf(operand).getDefiningOp<FetchOp>() &&
-            extentOf(tensorType(operand)) == extent)
+            extentOf(tensorTypeOf(operand)) == extent)
           buffer.gradient = true;
       }
     }

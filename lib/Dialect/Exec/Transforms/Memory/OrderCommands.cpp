@@ -130,7 +130,7 @@ private:
     for (auto [i, op] : llvm::enumerate(commands)) {
       auto collective = dyn_cast<CollectiveOp>(op);
       if (!collective ||
-          extentBytes(tensorType(collective.getOutput())) > fewBytes)
+          extentBytes(tensorTypeOf(collective.getOutput())) > fewBytes)
         continue;
       llvm::BitVector needed = neededFor(i);
       if (needed.none() || needed.count() > fewCommands ||

@@ -349,7 +349,7 @@ private:
   void measure() {
     for (Value value : values) {
       Life &life = lives[leader(value)];
-      life.bytes = std::max(life.bytes, extentBytes(tensorType(value)));
+      life.bytes = std::max(life.bytes, extentBytes(tensorTypeOf(value)));
       if (auto argument = dyn_cast<BlockArgument>(value)) {
         life.argument = argument.getArgNumber();
         life.value = value;

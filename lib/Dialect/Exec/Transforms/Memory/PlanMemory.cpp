@@ -298,7 +298,7 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
 
   LogicalResult placeOne(ProgramOp program, ProgramMemory &plan, Value value,
                          StringRef key, StringAttr name) {
-    RankedTensorType type = tensorType(value);
+    RankedTensorType type = tensorTypeOf(value);
     auto [it, fresh] = fixed.try_emplace(key, Fixed{type, 0});
     if (fresh)
       it->second.offset =

@@ -56,14 +56,14 @@ void cleave::exec::prefetch(func::FuncOp part, int64_t maxBytes) {
   }
   int64_t total = 0;
   for (auto [fetch, at] : fetches)
-    total += extentBytes(tensorType(fetch.getOutput()));
+    total += extentBytes(tensorTypeOf(fetch.getOutput()));
   maxBytes = std::min(maxBytes, total / kAtOnce);
   // The bytes that wait for their readers while each command runs.
   std::vector<int64_t> waiting(others.size(), 0);
   // Fetches begin in the order in which they are needed.
   size_t begin = 0;
   for (auto [fetch, at] : fetches) {
-    int64_t bytes = extentBytes(tensorType(fetch.getOutput()));
+    int64_t bytes = extentBytes(tensorTypeOf(fetch.getOutput()));
     size_t first = others.size(), last = begin;
     for (Operation *reader : readersOf(fetch.getOutput()))
       if (auto it = number.find(reader); it != number.end())

@@ -63,7 +63,7 @@ LogicalResult ProgramMemory::analyse() {
     if (!index.contains(value))
       return;
     ProgramBuffer &buffer = buffers[leader(value)];
-    buffer.bytes = std::max(buffer.bytes, extentBytes(tensorType(value)));
+    buffer.bytes = std::max(buffer.bytes, extentBytes(tensorTypeOf(value)));
     if (!buffer.value)
       buffer.value = value;
   };
@@ -338,7 +338,7 @@ int64_t ProgramMemory::address(Value value, int64_t base, int64_t tierBase) {
   const ProgramBuffer &buffer = bufferOf(value);
   if (buffer.tier)
     base = tierBase;
-  RankedTensorType type = tensorType(value);
+  RankedTensorType type = tensorTypeOf(value);
   int64_t at = buffer.fixed >= 0    ? buffer.fixed
                : buffer.packed >= 0 ? base + buffer.packed
                                     : base;

@@ -159,9 +159,9 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
     Class *group = classOf(root);
     if (!group || group->pinned)
       return nullptr;
-    RankedTensorType old = tensorType(root);
+    RankedTensorType old = tensorTypeOf(root);
     std::optional<Strided> layout =
-        rebase(tensorType(copy.getInput()), old, getLayout(target));
+        rebase(tensorTypeOf(copy.getInput()), old, getLayout(target));
     if (!layout || (group->crosses && (layout->offset != 0 || leaves(copy))))
       return nullptr;
     RankedTensorType moved = withLayout(old, *layout);
@@ -179,10 +179,10 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
     if (!group || group->pinned || join.getInputs().empty() || !isDense(old))
       return;
     auto first = join.getInputs()[0].getDefiningOp<CopyOp>();
-    if (!first || tensorType(first.getInput()).getRank() != old.getRank())
+    if (!first || tensorTypeOf(first.getInput()).getRank() != old.getRank())
       return;
     // The dimensions of what is joined, from the outermost in memory.
-    ArrayRef<int64_t> found = getLayout(tensorType(first.getInput())).strides;
+    ArrayRef<int64_t> found = getLayout(tensorTypeOf(first.getInput())).strides;
     SmallVector<int64_t> strides(found), order(found.size());
     std::iota(order.begin(), order.end(), 0);
     llvm::stable_sort(
@@ -232,7 +232,7 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
       return false;
     Value root = rootOf(copy.getInput());
     Class *group = classOf(root);
-    RankedTensorType old = tensorType(root);
+    RankedTensorType old = tensorTypeOf(root);
     bool isSlice = leaves(copy);
     for (Value value : group->values)
       move(value, old, moved);
@@ -252,11 +252,12 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
     Class *group = classOf(copy.getOutput());
     Value root = rootOf(copy.getInput());
     Class *source = classOf(root);
-    RankedTensorType old = copy.getType(), moved = tensorType(copy.getInput());
+    RankedTensorType old = copy.getType(),
+                     moved = tensorTypeOf(copy.getInput());
     if (!group || group->pinned || !source || isa<BlockArgument>(root) ||
         getLayout(moved).offset != 0 || getLayout(old).offset != 0 ||
         extentBytes(moved) != extentBytes(old) ||
-        extentBytes(tensorType(root)) != extentBytes(old))
+        extentBytes(tensorTypeOf(root)) != extentBytes(old))
       return false;
     // One value of a part is one of its results at most.
     for (Operation *user : transitiveUsers(root))
@@ -298,7 +299,7 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   /// but `copy` can read it in that layout.
   bool canMove(Value value, RankedTensorType old, RankedTensorType moved,
                CopyOp copy) {
-    if (tensorType(value) != old)
+    if (tensorTypeOf(value) != old)
       return false;
     if (auto result = dyn_cast<OpResult>(value)) {
       Operation *op = result.getOwner();

@@ -59,8 +59,8 @@ struct MatchForms : exec::impl::MatchFormsBase<MatchForms> {
 private:
   static void match(ContractOp clone, ContractOp original) {
     for (unsigned i : {0, 1}) {
-      RankedTensorType wanted = tensorType(original->getOperand(i)),
-                       found = tensorType(clone->getOperand(i));
+      RankedTensorType wanted = tensorTypeOf(original->getOperand(i)),
+                       found = tensorTypeOf(clone->getOperand(i));
       // One row or column is both.
       if (wanted.getShape() != found.getShape() ||
           hasRows(wanted) == hasRows(found) || found.getShape().back() == 1 ||

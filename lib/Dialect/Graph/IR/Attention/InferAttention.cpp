@@ -7,16 +7,10 @@
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
 using namespace cleave::graph;
-
-/// The shape and element type of `value`, without its encoding, which results
-/// do not inherit.
-static RankedTensorType tensorType(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return RankedTensorType::get(type.getShape(), type.getElementType());
-}
 
 /// The type of statistics kept beside a result of `element` type: at least
 /// f32.
@@ -27,20 +21,20 @@ static Type statisticsType(Type element) {
 template <typename Adaptor>
 static LogicalResult checkSegments(std::optional<Location> loc,
                                    Adaptor adaptor) {
-  ArrayRef<int64_t> q = tensorType(adaptor.getQuery()).getShape();
-  ArrayRef<int64_t> k = tensorType(adaptor.getKey()).getShape();
+  ArrayRef<int64_t> q = denseTypeOf(adaptor.getQuery()).getShape();
+  ArrayRef<int64_t> k = denseTypeOf(adaptor.getKey()).getShape();
   Value segments = adaptor.getSegments(), keys = adaptor.getKeySegments();
   if (!segments)
     return keys ? emitOptionalError(loc, "key_segments need segments")
                 : success();
   if ((!keys && q[2] != k[2]) ||
-      tensorType(segments).getShape() != ArrayRef({q[0], q[2]}))
+      denseTypeOf(segments).getShape() != ArrayRef({q[0], q[2]}))
     return emitOptionalError(loc, "segments ", segments.getType(),
                              " must be [batch, positions], with as many "
                              "queries as keys");
-  if (keys && (tensorType(keys).getShape() != ArrayRef({k[0], k[2]}) ||
-               tensorType(keys).getElementType() !=
-                   tensorType(segments).getElementType()))
+  if (keys && (denseTypeOf(keys).getShape() != ArrayRef({k[0], k[2]}) ||
+               denseTypeOf(keys).getElementType() !=
+                   denseTypeOf(segments).getElementType()))
     return emitOptionalError(loc, "key_segments ", keys.getType(),
                              " must be [batch, keys] of the type of segments");
   return success();
@@ -49,8 +43,8 @@ static LogicalResult checkSegments(std::optional<Location> loc,
 /// Checks the blocks, and the pieces whose positions are given.
 template <typename Adaptor>
 static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
-  int64_t queries = tensorType(adaptor.getQuery()).getDimSize(2);
-  int64_t keys = tensorType(adaptor.getKey()).getDimSize(2);
+  int64_t queries = denseTypeOf(adaptor.getQuery()).getDimSize(2);
+  int64_t keys = denseTypeOf(adaptor.getKey()).getDimSize(2);
   int64_t blocks = adaptor.getBlocks();
   if (static_cast<int64_t>(adaptor.getStep()) < 0)
     return emitOptionalError(loc, "step must not be negative");
@@ -66,7 +60,7 @@ static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
         {adaptor.getKeyStarts(), keys}}) {
     if (!starts)
       continue;
-    int64_t pieces = tensorType(starts).getDimSize(0);
+    int64_t pieces = denseTypeOf(starts).getDimSize(0);
     if (pieces == 0 || size % pieces != 0 || pieces % blocks != 0)
       return emitOptionalError(loc, pieces, " starts do not divide ", size,
                                " positions in ", blocks, " blocks");
@@ -76,7 +70,7 @@ static LogicalResult checkBlocks(std::optional<Location> loc, Adaptor adaptor) {
 
 /// With a bias the log-sum-exp is two numbers.
 template <typename Adaptor> static RankedTensorType lseType(Adaptor adaptor) {
-  RankedTensorType q = tensorType(adaptor.getQuery());
+  RankedTensorType q = denseTypeOf(adaptor.getQuery());
   SmallVector<int64_t> shape(q.getShape().drop_back());
   if (adaptor.getBias())
     shape.push_back(2);
@@ -87,9 +81,9 @@ template <typename Adaptor> static RankedTensorType lseType(Adaptor adaptor) {
 template <typename Adaptor>
 static LogicalResult checkAttention(std::optional<Location> loc,
                                     Adaptor adaptor) {
-  RankedTensorType q = tensorType(adaptor.getQuery());
-  RankedTensorType k = tensorType(adaptor.getKey());
-  RankedTensorType v = tensorType(adaptor.getValue());
+  RankedTensorType q = denseTypeOf(adaptor.getQuery());
+  RankedTensorType k = denseTypeOf(adaptor.getKey());
+  RankedTensorType v = denseTypeOf(adaptor.getValue());
   bool ranks = q.getRank() == 4 && k.getRank() == 4 && v.getRank() == 4;
   if (!ranks || q.getDimSize(0) != k.getDimSize(0) ||
       k.getShape().take_front(3) != v.getShape().take_front(3) ||
@@ -106,7 +100,7 @@ static LogicalResult checkAttention(std::optional<Location> loc,
     if (!extra)
       continue;
     // Pairs are those of a query and the keys of its block.
-    ArrayRef<int64_t> own = tensorType(extra).getShape();
+    ArrayRef<int64_t> own = denseTypeOf(extra).getShape();
     bool pairs = own.size() > 1 && own[own.size() - 2] != 1;
     int64_t keys = k.getDimSize(2) / (pairs ? adaptor.getBlocks() : 1);
     SmallVector<int64_t> scores{q.getDimSize(0), q.getDimSize(1),
@@ -120,12 +114,12 @@ static LogicalResult checkAttention(std::optional<Location> loc,
   if (!(p >= 0.0 && p < 1.0))
     return emitOptionalError(loc, "dropout must be at least 0 and below 1");
   if (p > 0 &&
-      (!adaptor.getRng() || tensorType(adaptor.getRng()).getDimSize(0) != 2))
+      (!adaptor.getRng() || denseTypeOf(adaptor.getRng()).getDimSize(0) != 2))
     return emitOptionalError(
         loc, "dropout needs an rng operand of two values, seed and step");
   if (adaptor.getOrigin() &&
       (!adaptor.getGlobalShape() || adaptor.getGlobalShape()->size() != 4 ||
-       tensorType(adaptor.getOrigin()).getDimSize(0) != 4))
+       denseTypeOf(adaptor.getOrigin()).getDimSize(0) != 4))
     return emitOptionalError(loc,
                              "origin and global_shape need four values each");
   return success();
@@ -137,7 +131,7 @@ LogicalResult AttentionOp::inferReturnTypes(MLIRContext *,
                                             SmallVectorImpl<Type> &results) {
   if (failed(checkAttention(loc, adaptor)))
     return failure();
-  RankedTensorType q = tensorType(adaptor.getQuery());
+  RankedTensorType q = denseTypeOf(adaptor.getQuery());
   Type element;
   if (failed(inferSumType(loc, q.getElementType(), adaptor.getResultElement(),
                           element)))
@@ -145,7 +139,7 @@ LogicalResult AttentionOp::inferReturnTypes(MLIRContext *,
   SmallVector<int64_t> shape(q.getShape());
   results.push_back(
       RankedTensorType::get({shape[0], shape[1], shape[2],
-                             tensorType(adaptor.getValue()).getDimSize(3)},
+                             denseTypeOf(adaptor.getValue()).getDimSize(3)},
                             element));
   results.push_back(lseType(adaptor));
   return success();
@@ -164,7 +158,7 @@ LogicalResult AttentionOp::verify() {
 /// Checks the log-sum-exp that a gradient reads.
 template <typename Adaptor>
 static LogicalResult checkLse(std::optional<Location> loc, Adaptor adaptor) {
-  RankedTensorType lse = tensorType(adaptor.getLse());
+  RankedTensorType lse = denseTypeOf(adaptor.getLse());
   if (lse.getShape() != lseType(adaptor).getShape())
     return emitOptionalError(loc, "log-sum-exp ", lse, " must be ",
                              lseType(adaptor));
@@ -177,16 +171,16 @@ AttentionGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
                                   SmallVectorImpl<Type> &results) {
   if (failed(checkAttention(loc, adaptor)) || failed(checkLse(loc, adaptor)))
     return failure();
-  if (tensorType(adaptor.getGradient()) != tensorType(adaptor.getOutput()))
+  if (denseTypeOf(adaptor.getGradient()) != denseTypeOf(adaptor.getOutput()))
     return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
                              " and output ", adaptor.getOutput().getType(),
                              " have different types");
   Type element;
-  if (failed(inferSumType(loc, tensorType(adaptor.getQuery()).getElementType(),
+  if (failed(inferSumType(loc, denseTypeOf(adaptor.getQuery()).getElementType(),
                           adaptor.getResultElement(), element)))
     return failure();
   for (Value value : {adaptor.getQuery(), adaptor.getKey(), adaptor.getValue()})
-    results.push_back(tensorType(value).clone(element));
+    results.push_back(denseTypeOf(value).clone(element));
   return success();
 }
 
@@ -195,6 +189,6 @@ LogicalResult AttentionBiasGradOp::inferReturnTypes(
     SmallVectorImpl<Type> &results) {
   if (failed(checkAttention(loc, adaptor)) || failed(checkLse(loc, adaptor)))
     return failure();
-  results.push_back(tensorType(adaptor.getBias()));
+  results.push_back(denseTypeOf(adaptor.getBias()));
   return success();
 }

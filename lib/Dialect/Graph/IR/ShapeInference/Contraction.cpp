@@ -7,16 +7,10 @@
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
 using namespace cleave::graph;
-
-/// The shape and element type of `value`, without its encoding, which results
-/// do not inherit.
-static RankedTensorType tensorType(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return RankedTensorType::get(type.getShape(), type.getElementType());
-}
 
 std::optional<Einsum> Einsum::parse(StringRef equation, std::string &error) {
   auto [inputs, output] = equation.split("->");
@@ -77,8 +71,8 @@ LogicalResult ContractOp::inferReturnTypes(MLIRContext *,
   if (!einsum)
     return emitOptionalError(loc, "equation \"", adaptor.getEquation(),
                              "\": ", error);
-  RankedTensorType lhs = tensorType(adaptor.getLhs());
-  RankedTensorType rhs = tensorType(adaptor.getRhs());
+  RankedTensorType lhs = denseTypeOf(adaptor.getLhs());
+  RankedTensorType rhs = denseTypeOf(adaptor.getRhs());
   Type left = lhs.getElementType(), right = rhs.getElementType();
   if (left != right && !(isFloat8(left) && isFloat8(right)))
     return emitOptionalError(loc, "operands have different element types, ",
@@ -114,18 +108,18 @@ LogicalResult cleave::graph::inferLinear(std::optional<Location> loc,
                                          Value input, Value weight, Value bias,
                                          Type element,
                                          RankedTensorType &result) {
-  RankedTensorType x = tensorType(input), w = tensorType(weight);
+  RankedTensorType x = denseTypeOf(input), w = denseTypeOf(weight);
   if (x.getRank() < 1 || w.getRank() != 2 ||
       x.getShape().back() != w.getDimSize(1))
     return emitOptionalError(loc, "input ", x, " and weight ", w,
                              " need shapes [..., i] and [o, i]");
-  if (bias && tensorType(bias).getShape() != ArrayRef(w.getDimSize(0)))
+  if (bias && denseTypeOf(bias).getShape() != ArrayRef(w.getDimSize(0)))
     return emitOptionalError(loc, "bias ", bias.getType(), " must be [",
                              w.getDimSize(0), "]");
   if (x.getElementType() != w.getElementType())
     return emitOptionalError(loc, "input ", x, " and weight ", w,
                              " have different element types");
-  if (bias && tensorType(bias).getElementType() != element)
+  if (bias && denseTypeOf(bias).getElementType() != element)
     return emitOptionalError(loc, "bias ", bias.getType(), " must have the ",
                              "element type of the sums, ", element);
   SmallVector<int64_t> shape(x.getShape());
@@ -140,7 +134,7 @@ LogicalResult LinearOp::inferReturnTypes(MLIRContext *,
                                          SmallVectorImpl<Type> &results) {
   RankedTensorType type;
   Type element;
-  if (failed(inferSumType(loc, tensorType(adaptor.getInput()).getElementType(),
+  if (failed(inferSumType(loc, denseTypeOf(adaptor.getInput()).getElementType(),
                           adaptor.getResultElement(), element)) ||
       failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
                          adaptor.getBias(), element, type)))

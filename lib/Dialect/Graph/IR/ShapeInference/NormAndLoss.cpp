@@ -7,16 +7,10 @@
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
 using namespace cleave::graph;
-
-/// The shape and element type of `value`, without its encoding, which results
-/// do not inherit.
-static RankedTensorType tensorType(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return RankedTensorType::get(type.getShape(), type.getElementType());
-}
 
 /// The type of one statistic per row of `type`: at least f32.
 static RankedTensorType rowType(RankedTensorType type) {
@@ -30,16 +24,16 @@ static RankedTensorType rowType(RankedTensorType type) {
 /// in its own type or that of its statistics.
 static LogicalResult checkRows(std::optional<Location> loc, Value input,
                                ArrayRef<Value> vectors) {
-  RankedTensorType type = tensorType(input);
+  RankedTensorType type = denseTypeOf(input);
   if (type.getRank() < 1 || type.getShape().back() == 0)
     return emitOptionalError(loc, "input ", type,
                              " needs a last dimension that is not empty");
   for (Value vector : vectors)
     if (vector &&
-        (tensorType(vector).getShape() != type.getShape().take_back(1) ||
+        (denseTypeOf(vector).getShape() != type.getShape().take_back(1) ||
          !llvm::is_contained(
              {type.getElementType(), rowType(type).getElementType()},
-             tensorType(vector).getElementType())))
+             denseTypeOf(vector).getElementType())))
       return emitOptionalError(loc, "weight or bias ", vector.getType(),
                                " does not match the last dimension of ", type);
   return success();
@@ -49,20 +43,20 @@ static LogicalResult checkRows(std::optional<Location> loc, Value input,
 static LogicalResult checkRowGradient(std::optional<Location> loc,
                                       Value gradient, Value input,
                                       ArrayRef<Value> statistics) {
-  if (tensorType(gradient) != tensorType(input))
+  if (denseTypeOf(gradient) != denseTypeOf(input))
     return emitOptionalError(loc, "gradient ", gradient.getType(),
                              " and input ", input.getType(),
                              " have different types");
   for (Value value : statistics)
-    if (tensorType(value) != rowType(tensorType(input)))
+    if (denseTypeOf(value) != rowType(denseTypeOf(input)))
       return emitOptionalError(loc, "statistic ", value.getType(), " must be ",
-                               rowType(tensorType(input)));
+                               rowType(denseTypeOf(input)));
   return success();
 }
 
 /// The type of a sum over rows: at least f32.
 static Type vectorType(Value input) {
-  RankedTensorType type = tensorType(input);
+  RankedTensorType type = denseTypeOf(input);
   return RankedTensorType::get(type.getShape().take_back(1),
                                rowType(type).getElementType());
 }
@@ -74,8 +68,8 @@ LogicalResult LayerNormOp::inferReturnTypes(MLIRContext *,
   if (failed(checkRows(loc, adaptor.getInput(),
                        {adaptor.getWeight(), adaptor.getBias()})))
     return failure();
-  RankedTensorType row = rowType(tensorType(adaptor.getInput()));
-  results.append({tensorType(adaptor.getInput()), row, row});
+  RankedTensorType row = rowType(denseTypeOf(adaptor.getInput()));
+  results.append({denseTypeOf(adaptor.getInput()), row, row});
   return success();
 }
 
@@ -87,7 +81,7 @@ LayerNormGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
       failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
                               {adaptor.getMean(), adaptor.getRstd()})))
     return failure();
-  results.push_back(tensorType(adaptor.getInput()));
+  results.push_back(denseTypeOf(adaptor.getInput()));
   return success();
 }
 
@@ -108,8 +102,8 @@ LogicalResult RmsNormOp::inferReturnTypes(MLIRContext *,
                                           SmallVectorImpl<Type> &results) {
   if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})))
     return failure();
-  results.append({tensorType(adaptor.getInput()),
-                  rowType(tensorType(adaptor.getInput()))});
+  results.append({denseTypeOf(adaptor.getInput()),
+                  rowType(denseTypeOf(adaptor.getInput()))});
   return success();
 }
 
@@ -121,7 +115,7 @@ LogicalResult RmsNormGradOp::inferReturnTypes(MLIRContext *,
       failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
                               {adaptor.getRstd()})))
     return failure();
-  results.push_back(tensorType(adaptor.getInput()));
+  results.push_back(denseTypeOf(adaptor.getInput()));
   return success();
 }
 
@@ -142,7 +136,7 @@ LogicalResult SoftmaxOp::inferReturnTypes(MLIRContext *,
                                           SmallVectorImpl<Type> &results) {
   if (failed(checkRows(loc, adaptor.getInput(), {})))
     return failure();
-  results.push_back(tensorType(adaptor.getInput()));
+  results.push_back(denseTypeOf(adaptor.getInput()));
   return success();
 }
 
@@ -154,7 +148,7 @@ LogicalResult SoftmaxGradOp::inferReturnTypes(MLIRContext *,
       failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getOutput(),
                               {})))
     return failure();
-  results.push_back(tensorType(adaptor.getOutput()));
+  results.push_back(denseTypeOf(adaptor.getOutput()));
   return success();
 }
 
@@ -162,7 +156,7 @@ LogicalResult SoftmaxGradOp::inferReturnTypes(MLIRContext *,
 /// classes]`.
 static LogicalResult checkTargets(std::optional<Location> loc,
                                   ArrayRef<int64_t> rows, Value targets) {
-  if (tensorType(targets).getShape() == rows)
+  if (denseTypeOf(targets).getShape() == rows)
     return success();
   return emitOptionalError(loc, "targets ", targets.getType(),
                            " must have one value for each row, [", rows, "]");
@@ -172,7 +166,7 @@ LogicalResult CrossEntropyOp::inferReturnTypes(MLIRContext *,
                                                std::optional<Location> loc,
                                                Adaptor adaptor,
                                                SmallVectorImpl<Type> &results) {
-  RankedTensorType logits = tensorType(adaptor.getLogits());
+  RankedTensorType logits = denseTypeOf(adaptor.getLogits());
   if (failed(checkRows(loc, adaptor.getLogits(), {})) ||
       failed(checkTargets(loc, logits.getShape().drop_back(),
                           adaptor.getTargets())))
@@ -185,13 +179,13 @@ LogicalResult
 CrossEntropyGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
                                      Adaptor adaptor,
                                      SmallVectorImpl<Type> &results) {
-  RankedTensorType logits = tensorType(adaptor.getLogits());
+  RankedTensorType logits = denseTypeOf(adaptor.getLogits());
   if (failed(checkRows(loc, adaptor.getLogits(), {})) ||
       failed(checkTargets(loc, logits.getShape().drop_back(),
                           adaptor.getTargets())))
     return failure();
   for (Value value : {adaptor.getGradient(), adaptor.getLse()})
-    if (tensorType(value) != rowType(logits))
+    if (denseTypeOf(value) != rowType(logits))
       return emitOptionalError(loc, "gradient and log-sum-exp must be ",
                                rowType(logits));
   results.push_back(logits);
@@ -203,7 +197,7 @@ LogicalResult HeadLossOp::inferReturnTypes(MLIRContext *,
                                            Adaptor adaptor,
                                            SmallVectorImpl<Type> &results) {
   RankedTensorType logits;
-  Type sums = rowType(tensorType(adaptor.getInput())).getElementType();
+  Type sums = rowType(denseTypeOf(adaptor.getInput())).getElementType();
   if (failed(inferLinear(loc, adaptor.getInput(), adaptor.getWeight(),
                          adaptor.getBias(), sums, logits)) ||
       failed(checkTargets(loc, logits.getShape().drop_back(),
@@ -212,13 +206,13 @@ LogicalResult HeadLossOp::inferReturnTypes(MLIRContext *,
   results.push_back(rowType(logits));
   if (!adaptor.getGradient())
     return success();
-  if (tensorType(adaptor.getGradient()) != rowType(logits))
+  if (denseTypeOf(adaptor.getGradient()) != rowType(logits))
     return emitOptionalError(loc, "gradient ", adaptor.getGradient().getType(),
                              " must be ", rowType(logits));
-  results.append({tensorType(adaptor.getInput()),
-                  tensorType(adaptor.getWeight()).clone(sums)});
+  results.append({denseTypeOf(adaptor.getInput()),
+                  denseTypeOf(adaptor.getWeight()).clone(sums)});
   if (adaptor.getBias())
-    results.push_back(tensorType(adaptor.getBias()));
+    results.push_back(denseTypeOf(adaptor.getBias()));
   return success();
 }
 
@@ -226,7 +220,7 @@ LogicalResult RopeOp::inferReturnTypes(MLIRContext *,
                                        std::optional<Location> loc,
                                        Adaptor adaptor,
                                        SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   if (input.getRank() < 1 || input.getShape().back() % 2 != 0)
     return emitOptionalError(loc, "input ", input,
                              " needs a last dimension of even size");
@@ -234,8 +228,8 @@ LogicalResult RopeOp::inferReturnTypes(MLIRContext *,
   bool isNarrow = element.isBF16() || element.isF16();
   for (Value table : {adaptor.getCos(), adaptor.getSin()}) {
     auto shape =
-        broadcastShapes({tensorType(table).getShape(), input.getShape()});
-    Type own = tensorType(table).getElementType();
+        broadcastShapes({denseTypeOf(table).getShape(), input.getShape()});
+    Type own = denseTypeOf(table).getElementType();
     if (!shape || ArrayRef(*shape) != input.getShape() ||
         (own != element && !(isNarrow && own.isF32())))
       return emitOptionalError(loc, "table ", table.getType(),

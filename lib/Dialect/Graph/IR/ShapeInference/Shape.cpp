@@ -7,16 +7,10 @@
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
 using namespace cleave::graph;
-
-/// The shape and element type of `value`, without its encoding, which results
-/// do not inherit.
-static RankedTensorType tensorType(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return RankedTensorType::get(type.getShape(), type.getElementType());
-}
 
 /// Checks that `dim` is a dimension of `type`.
 static LogicalResult checkDim(std::optional<Location> loc, int64_t dim,
@@ -30,7 +24,7 @@ LogicalResult ReduceOp::inferReturnTypes(MLIRContext *,
                                          std::optional<Location> loc,
                                          Adaptor adaptor,
                                          SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   llvm::SmallDenseSet<int64_t> removed;
   for (int64_t dim : adaptor.getDims()) {
     if (failed(checkDim(loc, dim, input)))
@@ -53,7 +47,7 @@ LogicalResult
 CumulativeSumOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
                                   Adaptor adaptor,
                                   SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   if (failed(checkDim(loc, adaptor.getDim(), input)))
     return failure();
   results.push_back(input);
@@ -61,7 +55,7 @@ CumulativeSumOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
 }
 
 LogicalResult ReshapeOp::verify() {
-  RankedTensorType from = tensorType(getInput());
+  RankedTensorType from = denseTypeOf(getInput());
   auto to = cast<RankedTensorType>(getType());
   if (from.getNumElements() != to.getNumElements() ||
       from.getElementType() != to.getElementType())
@@ -73,7 +67,7 @@ LogicalResult TransposeOp::inferReturnTypes(MLIRContext *,
                                             std::optional<Location> loc,
                                             Adaptor adaptor,
                                             SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   ArrayRef<int64_t> permutation = adaptor.getPermutation();
   SmallVector<bool> seen(input.getRank(), false);
   bool valid = static_cast<int64_t>(permutation.size()) == input.getRank();
@@ -94,7 +88,7 @@ LogicalResult TransposeOp::inferReturnTypes(MLIRContext *,
 }
 
 LogicalResult BroadcastOp::verify() {
-  RankedTensorType from = tensorType(getInput());
+  RankedTensorType from = denseTypeOf(getInput());
   auto to = cast<RankedTensorType>(getType());
   auto shape = broadcastShapes({from.getShape(), to.getShape()});
   if (!shape || ArrayRef(*shape) != to.getShape() ||
@@ -107,7 +101,7 @@ LogicalResult SliceOp::inferReturnTypes(MLIRContext *,
                                         std::optional<Location> loc,
                                         Adaptor adaptor,
                                         SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   size_t rank = input.getRank();
   if (adaptor.getOffsets().size() != rank ||
       adaptor.getSizes().size() != rank || adaptor.getStrides().size() != rank)
@@ -135,7 +129,7 @@ LogicalResult PadOp::inferReturnTypes(MLIRContext *,
                                       std::optional<Location> loc,
                                       Adaptor adaptor,
                                       SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   size_t rank = input.getRank();
   if (adaptor.getLow().size() != rank || adaptor.getHigh().size() != rank ||
       adaptor.getInterior().size() != rank)
@@ -162,13 +156,13 @@ LogicalResult ConcatOp::inferReturnTypes(MLIRContext *,
                                          SmallVectorImpl<Type> &results) {
   if (adaptor.getInputs().empty())
     return emitOptionalError(loc, "needs at least one operand");
-  RankedTensorType first = tensorType(adaptor.getInputs().front());
+  RankedTensorType first = denseTypeOf(adaptor.getInputs().front());
   int64_t dim = adaptor.getDim();
   if (failed(checkDim(loc, dim, first)))
     return failure();
   SmallVector<int64_t> shape(first.getShape());
   for (Value value : adaptor.getInputs().drop_front()) {
-    RankedTensorType type = tensorType(value);
+    RankedTensorType type = denseTypeOf(value);
     bool fits = type.getRank() == first.getRank() &&
                 type.getElementType() == first.getElementType();
     for (int64_t i = 0; fits && i < first.getRank(); ++i)
@@ -202,8 +196,8 @@ LogicalResult GatherOp::inferReturnTypes(MLIRContext *,
                                          std::optional<Location> loc,
                                          Adaptor adaptor,
                                          SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
-  RankedTensorType indices = tensorType(adaptor.getIndices());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
+  RankedTensorType indices = denseTypeOf(adaptor.getIndices());
   int64_t dim = adaptor.getDim();
   int64_t batch = adaptor.getBatch();
   if (failed(checkDim(loc, dim, input)) ||
@@ -220,8 +214,8 @@ LogicalResult ScatterAddOp::inferReturnTypes(MLIRContext *,
                                              std::optional<Location> loc,
                                              Adaptor adaptor,
                                              SmallVectorImpl<Type> &results) {
-  RankedTensorType updates = tensorType(adaptor.getUpdates());
-  RankedTensorType indices = tensorType(adaptor.getIndices());
+  RankedTensorType updates = denseTypeOf(adaptor.getUpdates());
+  RankedTensorType indices = denseTypeOf(adaptor.getIndices());
   int64_t dim = adaptor.getDim(), size = adaptor.getSize();
   int64_t batch = adaptor.getBatch();
   if (size < 0 || dim < 0 || dim > updates.getRank())
@@ -250,7 +244,7 @@ LogicalResult TopKOp::inferReturnTypes(MLIRContext *context,
                                        std::optional<Location> loc,
                                        Adaptor adaptor,
                                        SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   int64_t k = adaptor.getK();
   if (input.getRank() == 0)
     return emitOptionalError(loc, "the input is a scalar; it must have a "
@@ -274,7 +268,7 @@ LogicalResult OneHotOp::inferReturnTypes(MLIRContext *context,
   int64_t size = adaptor.getSize();
   if (size < 0)
     return emitOptionalError(loc, "size must not be negative");
-  SmallVector<int64_t> shape(tensorType(adaptor.getIndices()).getShape());
+  SmallVector<int64_t> shape(denseTypeOf(adaptor.getIndices()).getShape());
   shape.push_back(size);
   results.push_back(RankedTensorType::get(shape, IntegerType::get(context, 1)));
   return success();
@@ -306,7 +300,7 @@ LogicalResult PackBitsOp::inferReturnTypes(MLIRContext *context,
                                            std::optional<Location> loc,
                                            Adaptor adaptor,
                                            SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   if (input.getRank() == 0)
     return emitOptionalError(loc, "needs a last dimension");
   results.push_back(
@@ -315,7 +309,8 @@ LogicalResult PackBitsOp::inferReturnTypes(MLIRContext *context,
 }
 
 LogicalResult UnpackBitsOp::verify() {
-  RankedTensorType from = tensorType(getInput()), to = tensorType(getOutput());
+  RankedTensorType from = denseTypeOf(getInput()),
+                   to = denseTypeOf(getOutput());
   if (to.getRank() == 0 || !from.getElementType().isInteger(8) ||
       ArrayRef(packedShape(to)) != from.getShape())
     return emitOpError("cannot unpack ") << from << " to " << to;
@@ -339,7 +334,7 @@ LogicalResult PatchesOp::inferReturnTypes(MLIRContext *,
                                           std::optional<Location> loc,
                                           Adaptor adaptor,
                                           SmallVectorImpl<Type> &results) {
-  RankedTensorType input = tensorType(adaptor.getInput());
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
   if (input.getRank() != 4 || adaptor.getKernel().size() != 2 ||
       adaptor.getStride().size() != 2 || adaptor.getPadding().size() != 2 ||
       adaptor.getDilation().size() != 2)
@@ -364,7 +359,7 @@ LogicalResult PatchesGradOp::inferReturnTypes(MLIRContext *,
                                               std::optional<Location> loc,
                                               Adaptor adaptor,
                                               SmallVectorImpl<Type> &results) {
-  RankedTensorType gradient = tensorType(adaptor.getGradient());
+  RankedTensorType gradient = denseTypeOf(adaptor.getGradient());
   bool valid =
       gradient.getRank() == 6 && adaptor.getImage().size() == 2 &&
       adaptor.getKernel().size() == 2 && adaptor.getStride().size() == 2 &&

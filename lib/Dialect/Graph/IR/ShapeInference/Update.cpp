@@ -6,22 +6,16 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
 using namespace cleave::graph;
-
-/// The shape and element type of `value`, without its encoding, which results
-/// do not inherit.
-static RankedTensorType tensorType(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return RankedTensorType::get(type.getShape(), type.getElementType());
-}
 
 /// Checks that each of `scalars` (null allowed) has rank 0.
 static LogicalResult checkScalars(std::optional<Location> loc,
                                   ArrayRef<Value> scalars) {
   for (Value value : scalars)
-    if (value && tensorType(value).getRank() != 0)
+    if (value && denseTypeOf(value).getRank() != 0)
       return emitOptionalError(loc, "scalar operand has type ", value.getType(),
                                ", which is not of rank 0");
   return success();
@@ -32,7 +26,7 @@ static LogicalResult checkUpdate(std::optional<Location> loc, Value parameter,
                                  ArrayRef<Value> others) {
   for (Value value : others)
     if (value &&
-        tensorType(value).getShape() != tensorType(parameter).getShape())
+        denseTypeOf(value).getShape() != denseTypeOf(parameter).getShape())
       return emitOptionalError(loc, "gradient or state ", value.getType(),
                                " does not match parameter ",
                                parameter.getType());
@@ -45,7 +39,7 @@ LogicalResult SeedOp::inferReturnTypes(MLIRContext *,
                                        SmallVectorImpl<Type> &results) {
   if (failed(checkScalars(loc, {adaptor.getLoss(), adaptor.getScale()})))
     return failure();
-  results.push_back(tensorType(adaptor.getLoss()));
+  results.push_back(denseTypeOf(adaptor.getLoss()));
   return success();
 }
 
@@ -53,7 +47,7 @@ LogicalResult GradientOp::inferReturnTypes(MLIRContext *,
                                            std::optional<Location>,
                                            Adaptor adaptor,
                                            SmallVectorImpl<Type> &results) {
-  results.push_back(tensorType(adaptor.getInput()));
+  results.push_back(denseTypeOf(adaptor.getInput()));
   return success();
 }
 
@@ -61,12 +55,12 @@ LogicalResult WrittenOp::inferReturnTypes(MLIRContext *,
                                           std::optional<Location>,
                                           Adaptor adaptor,
                                           SmallVectorImpl<Type> &results) {
-  results.push_back(tensorType(adaptor.getInput()));
+  results.push_back(denseTypeOf(adaptor.getInput()));
   return success();
 }
 
 LogicalResult CheckOp::verify() {
-  if (tensorType(getFlag()).getRank() != 0)
+  if (denseTypeOf(getFlag()).getRank() != 0)
     return emitOpError("flag ") << getFlag().getType() << " must have rank 0";
   return success();
 }
@@ -77,9 +71,9 @@ LogicalResult GlobalNormOp::inferReturnTypes(MLIRContext *,
                                              SmallVectorImpl<Type> &results) {
   if (adaptor.getGradients().empty())
     return emitOptionalError(loc, "needs at least one operand");
-  Type element = tensorType(adaptor.getGradients().front()).getElementType();
+  Type element = denseTypeOf(adaptor.getGradients().front()).getElementType();
   for (Value value : adaptor.getGradients())
-    if (tensorType(value).getElementType() != element)
+    if (denseTypeOf(value).getElementType() != element)
       return emitOptionalError(loc, "gradients have different element types");
   results.push_back(RankedTensorType::get({}, element));
   return success();
@@ -96,9 +90,9 @@ LogicalResult AdamWOp::inferReturnTypes(MLIRContext *,
           loc, adaptor.getParameter(),
           {adaptor.getGradient(), adaptor.getExpAvg(), adaptor.getExpAvgSq()})))
     return failure();
-  results.append({tensorType(adaptor.getParameter()),
-                  tensorType(adaptor.getExpAvg()),
-                  tensorType(adaptor.getExpAvgSq())});
+  results.append({denseTypeOf(adaptor.getParameter()),
+                  denseTypeOf(adaptor.getExpAvg()),
+                  denseTypeOf(adaptor.getExpAvgSq())});
   return success();
 }
 
@@ -114,9 +108,9 @@ LogicalResult SgdOp::inferReturnTypes(MLIRContext *,
   if (!adaptor.getMomentumBuffer() &&
       adaptor.getMomentum().convertToDouble() != 0.0)
     return emitOptionalError(loc, "momentum needs a buffer operand");
-  results.push_back(tensorType(adaptor.getParameter()));
+  results.push_back(denseTypeOf(adaptor.getParameter()));
   if (adaptor.getMomentumBuffer())
-    results.push_back(tensorType(adaptor.getMomentumBuffer()));
+    results.push_back(denseTypeOf(adaptor.getMomentumBuffer()));
   return success();
 }
 
@@ -125,7 +119,7 @@ LogicalResult EncodeOp::inferReturnTypes(MLIRContext *context,
                                          Adaptor adaptor,
                                          SmallVectorImpl<Type> &results) {
   results.push_back(
-      tensorType(adaptor.getInput()).clone(IntegerType::get(context, 8)));
+      denseTypeOf(adaptor.getInput()).clone(IntegerType::get(context, 8)));
   return success();
 }
 
@@ -133,7 +127,7 @@ LogicalResult DecodeOp::inferReturnTypes(MLIRContext *context,
                                          std::optional<Location> loc,
                                          Adaptor adaptor,
                                          SmallVectorImpl<Type> &results) {
-  RankedTensorType type = tensorType(adaptor.getInput());
+  RankedTensorType type = denseTypeOf(adaptor.getInput());
   if (!type.getElementType().isInteger(8))
     return emitOptionalError(loc, "codes have type ", type, ", not i8");
   results.push_back(type.clone(Float32Type::get(context)));
@@ -144,7 +138,7 @@ LogicalResult
 OrthonormalizeOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
                                    Adaptor adaptor,
                                    SmallVectorImpl<Type> &results) {
-  RankedTensorType type = tensorType(adaptor.getInput());
+  RankedTensorType type = denseTypeOf(adaptor.getInput());
   if (type.getRank() < 2)
     return emitOptionalError(loc, "needs matrices, not ", type);
   ArrayRef<int64_t> sizes = type.getShape().take_back(2);

@@ -18,6 +18,7 @@
 #include "cleave/Dialect/Graph/IR/Clones.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "cleave/Dialect/Spmd/IR/Chunks.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -35,6 +36,7 @@ namespace cleave::spmd {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
+using graph::tensorTypeOf;
 using graph::WorkClass;
 
 //===----------------------------------------------------------------------===//
@@ -51,10 +53,6 @@ struct Cut {
 
 } // namespace
 
-static RankedTensorType typeOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
-
 /// The first dimension of more than one element; nothing without one.
 static std::optional<unsigned> firstDim(Value value) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
@@ -69,7 +67,7 @@ static std::optional<unsigned> firstDim(Value value) {
 /// The number of elements of the first dimension; 1 without one.
 static int64_t firstSize(Value value) {
   std::optional<unsigned> dim = firstDim(value);
-  return dim ? typeOf(value).getDimSize(*dim) : 1;
+  return dim ? tensorTypeOf(value).getDimSize(*dim) : 1;
 }
 
 static WorkClass workOf(Operation *op) {
@@ -86,7 +84,8 @@ static std::optional<Cut> cutOfCollective(Operation *op) {
   Value input = op->getOperand(0), output = op->getResult(0);
   std::optional<unsigned> dim = firstDim(input);
   if (!dim || firstDim(output) != dim ||
-      typeOf(input).getDimSize(*dim) != typeOf(output).getDimSize(*dim))
+      tensorTypeOf(input).getDimSize(*dim) !=
+          tensorTypeOf(output).getDimSize(*dim))
     return std::nullopt;
   return Cut{llvm::BitVector(1, true), llvm::BitVector(1, true)};
 }
@@ -446,7 +445,7 @@ private:
 
   static Value sliceOf(OpBuilder &builder, Value value, int64_t chunk,
                        int64_t count) {
-    RankedTensorType type = typeOf(value);
+    RankedTensorType type = tensorTypeOf(value);
     unsigned dim = *firstDim(value);
     SmallVector<int64_t> offsets(type.getRank(), 0), sizes(type.getShape()),
         strides(type.getRank(), 1);
@@ -487,7 +486,7 @@ private:
       clone->setOperands(operands);
       for (auto [index, result] : llvm::enumerate(clone->getResults())) {
         parts[i][op->getResult(index)] = result;
-        RankedTensorType type = typeOf(result);
+        RankedTensorType type = tensorTypeOf(result);
         SmallVector<int64_t> shape(type.getShape());
         shape[*firstDim(op->getResult(index))] /= count;
         result.setType(RankedTensorType::get(shape, type.getElementType()));
@@ -527,8 +526,9 @@ private:
         SmallVector<Value> all;
         for (const DenseMap<Value, Value> &chunk : parts)
           all.push_back(chunk.lookup(result));
-        auto whole = graph::ConcatOp::create(
-            builder, op->getLoc(), typeOf(result), all, *firstDim(result));
+        auto whole =
+            graph::ConcatOp::create(builder, op->getLoc(), tensorTypeOf(result),
+                                    all, *firstDim(result));
         for (StringRef name : {kShardingsAttr, kGlobalTypesAttr})
           if (auto list = op->getAttrOfType<ArrayAttr>(name))
             whole->setAttr(
