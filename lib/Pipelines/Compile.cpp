@@ -65,11 +65,12 @@ LogicalResult cleave::runOnePhase(ModuleOp module, Phase phase,
 }
 
 void cleave::settleTarget(CompileOptions &own) {
-  if (own.target == "cuda") {
-    own.phases.processors = processorsOf(own.architecture);
+  if (own.traits().isGpu()) {
+    own.phases.target =
+        TargetTraits::withMultiprocessors(multiprocessorsOf(own.architecture));
     own.phases.products8 = multipliesFloat8(own.architecture);
   }
-  own.phases.wideAttention = own.target == "cpu";
+  own.phases.wideAttention = !own.traits().isGpu();
   own.phases.recompute = own.phases.recomputePolicy().str();
   // Buckets would join the chunks again.
   if (own.phases.collectiveChunks > 1)

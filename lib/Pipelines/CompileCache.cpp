@@ -113,7 +113,7 @@ const std::string &cleave::codeIdentity() {
 bool cleave::isCacheable(const CompileOptions &options) {
   // What a GPU's compiler is, and does, is not known here. What comes from the
   // cache has no phases.
-  return options.target == "cpu" && options.dumpPhases.empty() &&
+  return !options.traits().isGpu() && options.dumpPhases.empty() &&
          !codeIdentity().empty();
 }
 

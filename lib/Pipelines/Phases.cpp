@@ -27,10 +27,6 @@ using namespace cleave;
 static constexpr StringLiteral phaseNames[] = {
     "model", "step", "placed", "local", "scheduled", "executable"};
 
-StringRef cleave::phaseName(Phase phase) {
-  return phaseNames[static_cast<size_t>(phase)];
-}
-
 std::optional<Phase> cleave::parsePhase(StringRef name) {
   for (auto [i, known] : llvm::enumerate(phaseNames))
     if (name == known)
@@ -173,7 +169,7 @@ static void addStep(OpPassManager &passes, const PhaseOptions &options) {
   graph::ChunkLossOptions chunk;
   chunk.maxChunkBytes = chunkBytes(options);
   // The caches of a processor decide where rows end; on a GPU only bytes do.
-  if (options.processors > 0)
+  if (options.target.isGpu())
     chunk.maxChunkRows = int64_t(1) << 20;
   passes.addPass(graph::createChunkLoss(chunk));
   // Of all entries alike, so that evaluation sees the values of training.
@@ -226,7 +222,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
     head.microBatches = placedMicroBatches(options);
     head.grains = options.grains;
     head.maxChunkBytes = chunkBytes(options);
-    if (options.processors > 0)
+    if (options.target.isGpu())
       head.maxChunkRows = int64_t(1) << 20;
     passes.addPass(spmd::createDecomposeHead(head));
     spmd::ApplyRecipesOptions recipes;
@@ -284,7 +280,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   // What follows is of this device alone.
   if (!options.mesh.empty() || !options.recipes.empty()) {
     spmd::JoinBiasOptions join;
-    join.heads = options.processors > 0 && options.roundsSums();
+    join.heads = options.target.isGpu() && options.roundsSums();
     passes.addPass(spmd::createJoinBias(join));
   }
   if (options.mergesProducts()) {
@@ -411,7 +407,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   passes.addNestedPass<func::FuncOp>(exec::createFoldViews());
   exec::SelectKernelsOptions select;
   select.chunkBytes = options.logitsBytes();
-  select.products16 = options.processors > 0;
+  select.products16 = options.target.isGpu();
   select.products8 = options.products8;
   passes.addNestedPass<func::FuncOp>(exec::createSelectKernels(select));
   passes.addPass(exec::createAssignLayouts());
@@ -420,7 +416,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(createCSEPass());
   // What the libraries left is fused into kernels, after layouts are known.
   exec::FuseOptions fuse;
-  fuse.processors = options.processors;
+  fuse.processors = options.target.getMultiprocessors();
   passes.addPass(exec::createFuse(fuse));
   passes.addPass(createCSEPass());
   // Between the commands as they are, which memory planning then orders.
@@ -432,7 +428,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   }
   // Before the memory of all the operands is planned. A processor has no
   // launches.
-  if (options.processors > 0 && options.movedBytes >= 0) {
+  if (options.target.isGpu() && options.movedBytes >= 0) {
     exec::MergeLaunchesOptions merge;
     merge.threads = options.threads;
     merge.movedBytes = options.movedBytes;

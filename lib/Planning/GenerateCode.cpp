@@ -28,7 +28,7 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
   auto target = processorOf(module, options);
   if (failed(target))
     return failure();
-  if (options.target == "cuda") {
+  if (options.traits().isGpu()) {
     FailureOr<std::string> text =
         printCudaPrograms(module, planned.positions, options.architecture);
     if (failed(text))
@@ -61,7 +61,7 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
 FailureOr<std::string> cleave::printKernels(ModuleOp module, KernelText text,
                                             const CompileOptions &options) {
   LaunchShapes launches;
-  if (text == KernelText::Cuda && options.target != "cuda")
+  if (text == KernelText::Cuda && !options.traits().isGpu())
     return printCuda(module, launches);
   if (text == KernelText::Cuda) {
     FailureOr<PlannedProgram> planned = planProgram(module, options);

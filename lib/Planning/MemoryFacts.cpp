@@ -139,7 +139,7 @@ MemoryPlan::Position PositionMemory::find() {
 /// training may need more for messages.
 static void addOutside(const runtime::Program &program,
                        MemoryPlan::Position &plan) {
-  plan.libraryBytes = program.target.empty()
+  plan.libraryBytes = !program.isForGpu()
                           ? runtime::workspaceBytes(program)
                           : runtime::cuda::outsideBytes(program);
   plan.messageBytes = messageBytes(program);

@@ -50,7 +50,7 @@ static FinalizeOptions finalizeOptions(const CompileOptions &options,
   finalize.lossScaling = options.lossScaling;
   finalize.lossScaling.used = options.phases.scalesLoss();
   finalize.metadata = describe(options);
-  if (options.target == "cuda") {
+  if (options.traits().isGpu()) {
     finalize.target = options.target;
     finalize.architecture = options.architecture;
   } else {

@@ -9,6 +9,7 @@
 #include "ReportParts.h"
 #include "ReportText.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
+#include "cleave/Support/TargetTraits.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/Format.h"
@@ -132,7 +133,7 @@ std::string Summary::describeMemory() const {
   if (devices > 1)
     line += "; all devices " + formatBytes(all);
   // The memory of a GPU is another one, and that of another machine.
-  if (textOf(report, "target") == "cuda")
+  if (TargetTraits::of(textOf(report, "target")).isGpu())
     return line;
   double machine = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                    static_cast<double>(::sysconf(_SC_PAGESIZE));

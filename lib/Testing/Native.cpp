@@ -145,7 +145,6 @@ static CompileOptions compileOptions(const NativeOptions &options) {
     result.phases.recipes = "zero" + std::to_string(options.zero);
   result.phases.threads = options.threads;
   result.phases.maxLogitsBytes = options.maxLogitsBytes;
-  result.phases.vectorLanes = options.vectorBits ? options.vectorBits / 32 : 16;
   result.vectorBits = options.vectorBits;
   result.bucketBytes = options.bucketBytes;
   result.phases.writeOutActions = options.writeOut;

@@ -63,7 +63,7 @@ static void compile(ModuleOp model, const CompileOptions &options,
     return;
   decided.texts["the limit"] = checkLimit(program->memory, options);
   decided.texts["programs"] = runtime::toJSON(program->positions);
-  if (options.target == "cpu") {
+  if (!options.traits().isGpu()) {
     FailureOr<CompiledProgram> code = generateCode(*module, options, *program);
     if (succeeded(code))
       decided.texts["kernels"] = code->object;

@@ -359,6 +359,7 @@ SINGLE = {
         r"\(\w+\.getType\(\)\);", "Dialect/Graph/IR/TensorType.h"),
     "the cosine of learning rates": (r"\bcos\([^;]*progress", "Runtime/Session/LearningRate.cpp"),
     "patterns of precisions": (r"class PrecisionPatterns\b[^;]*\{", "Dialect/Graph/Transforms/PrecisionPatterns.h"),
+    "what a target's name means": (r"== \"cuda\"", "Support/TargetTraits.h"),
     "where updates begin": (r"isa<(?:graph::)?GradientOp>\(\*?op\)\)\s*role", "Dialect/Graph/Analysis/StepRoles.cpp"),
 }
 
@@ -373,6 +374,14 @@ def definitions(pattern, files):
 def test_one_definition(what):
     pattern, home = SINGLE[what]
     assert definitions(pattern, sources()) == [home]
+
+
+def test_no_target_is_asked_by_its_name():
+    """A decision asks what a target is (Support/TargetTraits.h), not what it is called."""
+    asked = re.compile(r"\btarget\s*[!=]=\s*\"|\bprocessors\s*(?:>|==|!=)\s*0|program\.target\.empty\(\)\s*\?")
+    found = {relative for _, relative, text in sources() if asked.search(COMMENT.sub("", text))}
+    found |= {path.name for path in (ROOT / "tools").rglob("*.cpp") if asked.search(COMMENT.sub("", path.read_text()))}
+    assert not found
 
 
 def recipe_names():

@@ -65,7 +65,7 @@ std::string cleave::readOptions(const Flags &flags, CompileOptions &options) {
 
 std::string cleave::findMistake(const Flags &flags, CompileOptions options) {
   // Kernels are printed for a GPU that the target is not.
-  if (flags.emit == "cuda" && options.target == "cpu")
+  if (flags.emit == "cuda" && !options.traits().isGpu())
     options.architecture = CompileOptions().architecture;
   auto mistake = checkOptions(options);
   return mistake ? mistake->str(Entrance::CommandLine) : "";
@@ -120,9 +120,9 @@ std::string cleave::checkFlags(const Flags &flags,
   }
   if (std::string mistake = checkFitFlags(flags, options); !mistake.empty())
     return mistake;
-  if (options.target == "cuda" && flags.emit == "llvm")
+  if (options.traits().isGpu() && flags.emit == "llvm")
     return "--emit=llvm is of --target cpu; --emit=cuda shows the kernels";
-  if (!flags.predict.empty() && options.target != "cuda")
+  if (!flags.predict.empty() && !options.traits().isGpu())
     return "--predict is of --target cuda";
   if (!flags.predict.empty() &&
       !llvm::is_contained(predictedDevices(), StringRef(flags.predict)))

@@ -178,7 +178,7 @@ static int complete(const Flags &flags, CompileOptions &options) {
     return status;
   if (llvm::Error error = completeOptions(options))
     return fail(llvm::toString(std::move(error)));
-  if (!options.given.count("threads") && options.target == "cpu" &&
+  if (!options.given.count("threads") && !options.traits().isGpu() &&
       !options.phases.grains)
     options.phases.threads = std::max(1u, std::thread::hardware_concurrency());
   if (std::string mistake = findMistake(flags, options); !mistake.empty()) {

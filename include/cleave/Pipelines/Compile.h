@@ -44,6 +44,7 @@ struct CompileOptions {
   std::map<std::string, ParameterOptions> parameters;
   /// What runs the program: "cpu" or "cuda".
   std::string target = "cpu";
+  TargetTraits traits() const { return TargetTraits::of(target); }
   /// The architecture of the GPU, such as "sm_90".
   std::string architecture = "sm_90";
   /// Target processor; empty: the one this runs on.

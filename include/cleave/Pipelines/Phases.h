@@ -15,6 +15,7 @@
 #define CLEAVE_PIPELINES_PHASES_H
 
 #include "cleave/Dialect/Graph/Transforms/Optimizer.h"
+#include "cleave/Support/TargetTraits.h"
 #include "llvm/ADT/StringRef.h"
 #include <optional>
 #include <string>
@@ -35,8 +36,6 @@ enum class Phase : uint8_t {
   Executable, ///< kernels, library calls, and a place for every buffer
 };
 
-/// "model", "step", ...
-llvm::StringRef phaseName(Phase phase);
 std::optional<Phase> parsePhase(llvm::StringRef name);
 
 /// What decides the program besides the model.
@@ -78,7 +77,7 @@ struct PhaseOptions {
   /// Whether sums of such products over shards are f32 (--spmd-widen-sums).
   bool widensSums() const {
     return activationReduction == "products" ||
-           (activationReduction == "auto" && processors > 0 &&
+           (activationReduction == "auto" && target.isGpu() &&
             precision != "f32" && precision != "fp8");
   }
   /// Whether products of one value by several weights are one
@@ -87,7 +86,7 @@ struct PhaseOptions {
   /// Whether that pass runs. Weights in f32 would be copied for it.
   bool mergesProducts() const {
     return precision != "f32" && (mergeProducts == "on" ||
-                                  (mergeProducts == "auto" && processors > 0));
+                                  (mergeProducts == "auto" && target.isGpu()));
   }
   /// The type in which gradients of weights are summed over
   /// micro-batches and ranks: "f32", or that of `precision`, but not with
@@ -151,7 +150,7 @@ struct PhaseOptions {
   llvm::StringRef recomputePolicy() const {
     if (recompute != "default")
       return recompute;
-    return processors > 0 ? "regions" : "free,regions";
+    return target.isGpu() ? "regions" : "free,regions";
   }
   /// The type in which forward saves floats for backward: "f32", or "bf16",
   /// "fp16" or "fp8" (--pipe-narrow-saves).
@@ -187,14 +186,13 @@ struct PhaseOptions {
   /// a GPU would do little else in a small one.
   int64_t logitsBytes() const {
     return maxLogitsBytes   ? maxLogitsBytes
-           : processors > 0 ? int64_t(1) << 30
+           : target.isGpu() ? int64_t(1) << 30
                             : int64_t(100) << 20;
   }
   /// Every action is written out, also where a schedule repeats itself.
   bool writeOutActions = false;
-  /// Multiprocessors of the GPU that kernels are for; 0: they are for this
-  /// processor.
-  int64_t processors = 0;
+  /// What kernels are for; of a GPU, with its multiprocessors.
+  TargetTraits target;
   /// For a GPU, of `--exec-merge-launches`: the most bytes that live longer
   /// because a launch is moved; negative: no launches are merged.
   int64_t movedBytes = int64_t(4) << 20;
@@ -203,8 +201,6 @@ struct PhaseOptions {
   /// Whether attention of 16-bit heads is computed on copies in f32, because
   /// the target has no kernels for it.
   bool wideAttention = true;
-  /// Lanes of 32 bits of the target's vectors.
-  int64_t vectorLanes = 16;
 };
 
 /// Whether ranks sum delayed gradients in the step after their own.

@@ -80,8 +80,8 @@ llvm::Error Artifact::checkSymbols(bool strict) const {
                              "' (" + command.label + ") " + why);
           };
           // The code of devices is in one image.
-          if (!lookup(program.target.empty() ? llvm::StringRef(*symbol)
-                                             : llvm::StringRef(kImageSymbol)))
+          if (!lookup(program.isForGpu() ? llvm::StringRef(kImageSymbol)
+                                         : llvm::StringRef(*symbol)))
             return fail("has no code");
           auto *signature = static_cast<const KernelSignature *>(
               lookup(kSignaturePrefix + *symbol));

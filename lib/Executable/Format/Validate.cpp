@@ -359,9 +359,9 @@ Error cleave::runtime::validate(const Program &program) {
     return makeError("the program has version " + Twine(program.version) +
                      ", but this runtime reads version " +
                      Twine(Program::kVersion) + "; compile the model again");
-  if (!program.target.empty() && program.target != "cuda")
+  if (!program.target.empty() && !program.isForGpu())
     return makeError("unknown target '" + program.target + "'");
-  if (program.target.empty() != program.architecture.empty())
+  if (program.isForGpu() == program.architecture.empty())
     return makeError("a program for a device, and no other, has an "
                      "architecture");
   if (program.arenaBytes < 0)

@@ -185,14 +185,14 @@ private:
       ref("argument", arg, 0);
     optionalRef("scratch", k.scratch, 0);
     require(k.uses >= 1 && k.args.size() % static_cast<size_t>(k.uses) == 0 &&
-                (k.uses == 1 || (!program.target.empty() &&
-                                 static_cast<int64_t>(k.args.size()) <
-                                     cleave::kLaunchAddresses)),
+                (k.uses == 1 ||
+                 (program.isForGpu() && static_cast<int64_t>(k.args.size()) <
+                                            cleave::kLaunchAddresses)),
             "the number of uses does not divide the arguments, or a launch "
             "cannot have so many");
     require(k.inputs >= 0 && k.inputs <= static_cast<int64_t>(k.argsOfUse()),
             "the number of inputs is not one of arguments");
-    if (program.target.empty())
+    if (!program.isForGpu())
       return;
     launch(k.launch);
     if (!k.finish.empty())
@@ -214,7 +214,7 @@ private:
                 c.ldb >= std::max<int64_t>(1, c.transB ? c.k : c.n) &&
                 c.ldc >= std::max<int64_t>(1, c.n),
             "a leading dimension is smaller than its row");
-    bool device = !program.target.empty();
+    bool device = program.isForGpu();
     bool eight = device && byteSize(c.type) == 1 && byteSize(c.typeB) == 1;
     if (eight)
       require((isFloat8(c.type) && isFloat8(c.typeB)) &&

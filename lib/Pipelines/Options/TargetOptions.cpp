@@ -15,7 +15,7 @@ using namespace cleave;
 using llvm::StringRef;
 
 static bool isCpu(const CompileOptions &options) {
-  return options.target == "cpu";
+  return !options.traits().isGpu();
 }
 
 static std::string processorProblem(const CompileOptions &options) {

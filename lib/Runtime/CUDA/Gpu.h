@@ -34,7 +34,6 @@ public:
   /// Bytes that are free now.
   llvm::Expected<int64_t> freeBytes() const;
   /// Dynamic shared memory that a block can have.
-  int getSharedBytes() const { return sharedBytes; }
 
   llvm::Error makeCurrent() const;
   /// Memory of the device, filled with zeros; 0 for no bytes.

@@ -42,9 +42,9 @@ Error Rank::open(const RankOptions &options) {
   Expected<cleave_device *> opened =
       options.openDevice
           ? options.openDevice(artifact, number(), team, options.offloadFolder)
-      : getProgram().target.empty()
-          ? openCpuDevice(artifact, number(), team, options.offloadFolder)
-          : openDevicePlugin(artifact, number(), options.ordinal);
+      : getProgram().isForGpu()
+          ? openDevicePlugin(artifact, number(), options.ordinal)
+          : openCpuDevice(artifact, number(), team, options.offloadFolder);
   if (!opened)
     return opened.takeError();
   device = *opened;

@@ -76,11 +76,10 @@ static std::string textOf(const std::map<std::string, std::string> &choices) {
 /// An option that has no effect on this kind of device was meant for another.
 static Error checkOptions(const Program &program,
                           const SessionOptions &options) {
-  if (program.target.empty() && !options.openDevice &&
-      options.ranksPerDevice != 1)
+  if (!program.isForGpu() && !options.openDevice && options.ranksPerDevice != 1)
     return makeError("--ranks-per-device (ranks_per_device) is of programs for "
                      "GPUs, and this one is for the processor: leave it out");
-  if (!program.target.empty() && !options.offloadFolder.empty())
+  if (program.isForGpu() && !options.offloadFolder.empty())
     return makeError("--offload-dir (offload_dir) is of programs for the "
                      "processor: for a GPU, what is offloaded is in memory of "
                      "the host; leave it out");
@@ -109,7 +108,7 @@ Error Session::startRanks(const SessionOptions &options) {
                : std::getenv("OMP_NUM_THREADS") ? ThreadTeam::defaultThreads()
                                                 : cores / sharing;
   // Beside a GPU they fill and convert what is on the host.
-  int most = program.target.empty() ? program.threads : Program::kMaxThreads;
+  int most = program.isForGpu() ? Program::kMaxThreads : program.threads;
   int each = std::clamp(wanted / static_cast<int>(count), 1, most);
   int64_t all = int64_t(each) * static_cast<int64_t>(count) * sharing;
   bool pin = all == cores && all > 1 && sharing == 1;

@@ -35,7 +35,7 @@ std::string cleave::checkArchitecture(StringRef architecture) {
          "an f";
 }
 
-int64_t cleave::processorsOf(StringRef architecture) {
+int64_t cleave::multiprocessorsOf(StringRef architecture) {
   // Of the A100, the H100 and H200, and the B200.
   StringRef number = architecture.drop_front(3);
   return number.starts_with("8") ? 108 : number.starts_with("9") ? 132 : 148;

@@ -19,6 +19,7 @@
 #ifndef CLEAVE_EXECUTABLE_FORMAT_PROGRAM_H
 #define CLEAVE_EXECUTABLE_FORMAT_PROGRAM_H
 
+#include "cleave/Support/TargetTraits.h"
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -705,6 +706,7 @@ struct Program {
   /// What runs it: "" is the processor, "cuda" a GPU, whose architecture, such
   /// as "sm_90", the code is compiled for.
   std::string target, architecture;
+  bool isForGpu() const { return TargetTraits::of(target).isGpu(); }
   /// For the processor: CPU name and vector width in bits.
   std::string cpu;
   int vectorBits = 0;

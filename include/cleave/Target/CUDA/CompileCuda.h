@@ -19,7 +19,7 @@ std::string checkArchitecture(llvm::StringRef architecture);
 
 /// The multiprocessors of the GPUs of an architecture, by which work is
 /// divided; there are some with fewer.
-int64_t processorsOf(llvm::StringRef architecture);
+int64_t multiprocessorsOf(llvm::StringRef architecture);
 /// Whether a GPU of `architecture` multiplies 8-bit floats: from sm_89 on.
 bool multipliesFloat8(llvm::StringRef architecture);
 

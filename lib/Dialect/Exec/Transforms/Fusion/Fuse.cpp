@@ -205,7 +205,8 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     for (FusionNode &node : nodes)
       node.overwrites = overwriting.contains(node.op);
     OpBuilder builder(end);
-    SmallVector<FusionGroup> groups = groupOps(nodes, processors);
+    TargetTraits target = TargetTraits::withMultiprocessors(processors);
+    SmallVector<FusionGroup> groups = groupOps(nodes, target);
     GroupsOfOps groupsOf;
     for (const FusionGroup &group : groups)
       if (group.fusable)
@@ -216,8 +217,8 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
         nodes[group.nodes.front()].op->moveBefore(end);
         continue;
       }
-      if (failed(buildKernel(nodes, group, groupsOf, processors, builder,
-                             symbols, known)))
+      if (failed(buildKernel(nodes, group, groupsOf, target, builder, symbols,
+                             known)))
         return failure();
       ++kernelLaunches;
       fusedGraphOps += group.nodes.size();

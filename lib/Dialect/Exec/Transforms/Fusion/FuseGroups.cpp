@@ -33,8 +33,8 @@ int64_t elementsOf(Value v) {
 
 class Grouping {
 public:
-  Grouping(ArrayRef<FusionNode> nodes, int64_t processors)
-      : nodes(nodes), processors(processors) {}
+  Grouping(ArrayRef<FusionNode> nodes, TargetTraits target)
+      : nodes(nodes), target(target) {}
   SmallVector<FusionGroup> run();
 
 private:
@@ -59,7 +59,7 @@ private:
   bool sumsApart(ArrayRef<unsigned> members, const KernelSpace &space) const;
 
   ArrayRef<FusionNode> nodes;
-  int64_t processors;
+  TargetTraits target;
   SmallVector<FusionGroup> groups;
   /// The group of each node.
   SmallVector<unsigned> groupOf;
@@ -318,10 +318,11 @@ size_t Grouping::argumentsOf(ArrayRef<unsigned> members) const {
 bool Grouping::sumsApart(ArrayRef<unsigned> members,
                          const KernelSpace &space) const {
   auto reduces = [&](unsigned m) { return nodes[m].reducesRows; };
-  if (processors == 0 || space.flexible || llvm::none_of(members, reduces))
+  if (!target.isGpu() || space.flexible || llvm::none_of(members, reduces))
     return false;
-  int64_t times =
-      space.cols > kInRegisters ? space.rows : std::min(space.rows, processors);
+  int64_t times = space.cols > kInRegisters
+                      ? space.rows
+                      : std::min(space.rows, target.getMultiprocessors());
   int64_t partial = 2 * sizeof(float) * times * space.cols;
   return llvm::any_of(members, [&](unsigned m) {
     if (!nodes[m].sumsColumns || nodes[m].reducesRows)
@@ -574,6 +575,6 @@ SmallVector<FusionGroup> Grouping::run() {
 }
 
 SmallVector<FusionGroup> cleave::exec::groupOps(ArrayRef<FusionNode> nodes,
-                                                int64_t processors) {
-  return Grouping(nodes, processors).run();
+                                                TargetTraits target) {
+  return Grouping(nodes, target).run();
 }

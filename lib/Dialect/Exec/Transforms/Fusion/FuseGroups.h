@@ -9,6 +9,7 @@
 #define CLEAVE_LIB_DIALECT_EXEC_TRANSFORMS_FUSION_FUSEGROUPS_H
 
 #include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
+#include "cleave/Support/TargetTraits.h"
 
 namespace cleave::exec {
 
@@ -49,9 +50,9 @@ std::optional<Level> placementIn(const FusionNode &node,
                                  const KernelSpace &space);
 
 /// Divides the ops of `block` (without its terminator) into groups, in an order
-/// in which they can run. `processors` are those of a GPU, or 0.
+/// in which they can run on `target`.
 llvm::SmallVector<FusionGroup> groupOps(llvm::ArrayRef<FusionNode> nodes,
-                                        int64_t processors);
+                                        TargetTraits target);
 
 /// The groups that each op is in.
 using GroupsOfOps = llvm::DenseMap<mlir::Operation *,
@@ -60,12 +61,11 @@ using GroupsOfOps = llvm::DenseMap<mlir::Operation *,
 /// Builds the kernel of `group` and its launch at `builder`'s insertion point,
 /// and replaces the results that other groups or ops outside of `groupsOf`
 /// read; the ops of the group are then dead. The kernel is inserted into
-/// `symbols`, unless an equal one is there. `processors` are those of a GPU, or
-/// 0.
+/// `symbols`, unless an equal one is there.
 llvm::LogicalResult buildKernel(llvm::ArrayRef<FusionNode> nodes,
                                 const FusionGroup &group,
-                                const GroupsOfOps &groupsOf, int64_t processors,
-                                mlir::OpBuilder &builder,
+                                const GroupsOfOps &groupsOf,
+                                TargetTraits target, mlir::OpBuilder &builder,
                                 mlir::SymbolTable &symbols,
                                 llvm::StringMap<KernelOp> &known);
 

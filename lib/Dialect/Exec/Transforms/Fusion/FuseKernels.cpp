@@ -55,7 +55,7 @@ FailureOr<FusionNode> cleave::exec::probe(Operation *op) {
 /// if possible, with long rows, though not fewer than the processors of a GPU.
 /// `valid` is set if the last row is short.
 static KernelSpace chooseRows(ArrayRef<FusionNode> nodes,
-                              const FusionGroup &group, int64_t processors,
+                              const FusionGroup &group, TargetTraits target,
                               std::optional<int64_t> &valid) {
   int64_t n = group.space.numElements();
   SmallVector<SmallVector<Stride, 4>> nests;
@@ -108,7 +108,7 @@ static KernelSpace chooseRows(ArrayRef<FusionNode> nodes,
     return KernelSpace::fixed(n / cols, cols);
   }
   int64_t block = kBlock;
-  while (block > 512 && n / block < processors)
+  while (block > 512 && n / block < target.getMultiprocessors())
     block /= 2;
   int64_t rows = (n + block - 1) / block;
   if (n % block != 0)
@@ -264,7 +264,8 @@ static int64_t groupsOfFewSums(KernelOp kernel) {
 /// The groups of rows of a kernel that accumulates over them on a GPU: blocks
 /// for each processor, and some more, unless there were then too many partial
 /// sums. Where one block fills a processor, all have as many.
-static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
+static int64_t groupsOnDevice(KernelOp kernel, TargetTraits target) {
+  int64_t processors = target.getMultiprocessors();
   int64_t tiles = kernel.getColumnTiles(), bytes = operandBytes(kernel);
   int64_t rows = kernel.getRows(), teams = kernel.getTeams();
   if (isLittle(kernel))
@@ -282,7 +283,7 @@ static int64_t groupsOnDevice(KernelOp kernel, int64_t processors) {
 }
 
 /// Elements per access and threads per block, for devices.
-static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
+static void setShape(KernelOp kernel, OpBuilder &b, TargetTraits target) {
   int64_t cols = kernel.getCols();
   // 16 bytes of the narrowest elements that are accessed along columns.
   int64_t narrowest = 4, vector = 1;
@@ -312,16 +313,16 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
                         ? 256
                         : std::clamp<int64_t>((lanes + 31) / 32 * 32, 32, 512);
   // A row in shared memory may fill a processor, which then has no other block.
-  if (processors && kernel.getSkeleton() == Skeleton::Row && lanes > 16384)
+  if (target.isGpu() && kernel.getSkeleton() == Skeleton::Row && lanes > 16384)
     threads = 1024;
   // Blocks are some rows high, so that they need not be wide, and groups few.
-  if (processors && kernel.hasApartColumns())
+  if (target.isGpu() && kernel.hasApartColumns())
     threads = 32;
   kernel.setThreads(threads);
   if (!kernel.accumulates())
     return;
   int64_t rows = kernel.getRows();
-  if (!processors) {
+  if (!target.isGpu()) {
     int64_t groups =
         std::clamp<int64_t>(rows * cols / 16384, 1, std::min(rows, kMaxGroups));
     // Of as many rows each, but for the last.
@@ -334,7 +335,7 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
   constexpr int64_t few = 288, many = 512;
   auto divide = [&] {
     kernel.setTeams(teamsOnDevice(kernel, few));
-    kernel.setGroups(groupsOnDevice(kernel, processors));
+    kernel.setGroups(groupsOnDevice(kernel, target));
   };
   divide();
   // With two rows for a warp, as many blocks have half as many partial sums.
@@ -348,7 +349,8 @@ static void setShape(KernelOp kernel, OpBuilder &b, int64_t processors) {
       divide();
     }
   }
-  if (!kernel.hasApartColumns() && kernel.getGroups() < 2 * processors)
+  if (!kernel.hasApartColumns() &&
+      kernel.getGroups() < 2 * target.getMultiprocessors())
     kernel.setTeams(teamsOnDevice(kernel, many));
   int64_t teams =
       std::clamp<int64_t>(rows / kernel.getGroups(), 1, kernel.getTeams());
@@ -433,7 +435,7 @@ static std::string contentOf(KernelOp kernel) {
 LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
                                         const FusionGroup &group,
                                         const GroupsOfOps &groupsOf,
-                                        int64_t processors, OpBuilder &builder,
+                                        TargetTraits target, OpBuilder &builder,
                                         SymbolTable &symbols,
                                         llvm::StringMap<KernelOp> &known) {
   MLIRContext *context = builder.getContext();
@@ -444,7 +446,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   std::optional<int64_t> valid;
   KernelSpace space = group.space;
   if (space.flexible)
-    space = chooseRows(nodes, group, processors, valid);
+    space = chooseRows(nodes, group, target, valid);
 
   Block flat;
   KernelBuilder code(loc, flat, space.rows, space.cols);
@@ -488,8 +490,8 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
   kernel.setAlignment(alignment);
   scheduleKernel(flat, kernel, mapping);
   kernel.walk([&](Operation *op) { op->setLoc(kernel.getLoc()); });
-  setShape(kernel, detached, processors);
-  auto pairs = inplacePairs(kernel, /*onDevice=*/processors > 0);
+  setShape(kernel, detached, target);
+  auto pairs = inplacePairs(kernel, /*onDevice=*/target.isGpu());
 
   // Equal kernels are compiled once.
   auto [it, isNew] = known.try_emplace(contentOf(kernel), kernel);

@@ -85,7 +85,6 @@ public:
   void write(int64_t base, int64_t tierBase, bool profile);
 
   ProgramBuffer &bufferOf(mlir::Value value) { return buffers[leader(value)]; }
-  mlir::ArrayRef<RunOp> getRuns() const { return runs; }
   const Packing &getPacking() const { return packing; }
   const Packing &getTierPacking() const { return tierPacking; }
   /// The buffers in use at the peak, the largest first.
