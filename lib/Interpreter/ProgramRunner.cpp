@@ -216,8 +216,7 @@ FailureOr<TensorRef> ProgramRunner::join(InvokeOp producer, unsigned result,
     tensors.push_back(part.get());
   if (auto kind = producer.getAccumulation(result)) {
     auto sum = std::make_shared<RefTensor>(
-        combineParts(tensors, static_cast<spmd::ReductionKind>(*kind),
-                     context.precision, program.getTreeSums()));
+        combineParts(tensors, *kind, context.precision, program.getTreeSums()));
     settle(*sum, context.precision);
     return TensorRef(sum);
   }

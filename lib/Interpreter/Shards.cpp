@@ -16,18 +16,18 @@ using namespace cleave;
 static void combine(RefTensor &into, const RefTensor &from,
                     spmd::ReductionKind kind, bool inF32) {
   for (auto [sum, x] : llvm::zip_equal(into.floats, from.floats)) {
-    if (kind == spmd::ReductionKind::sum)
+    if (kind == spmd::ReductionKind::Sum)
       sum = inF32 ? static_cast<float>(sum + x) : sum + x;
     else if (!std::isnan(sum))
       sum = std::isnan(x)                      ? x
-            : kind == spmd::ReductionKind::max ? std::max(sum, x)
+            : kind == spmd::ReductionKind::Max ? std::max(sum, x)
                                                : std::min(sum, x);
   }
   for (auto [sum, x] : llvm::zip_equal(into.ints, from.ints)) {
-    if (kind == spmd::ReductionKind::sum)
+    if (kind == spmd::ReductionKind::Sum)
       sum = int64_t(uint64_t(sum) + uint64_t(x));
     else
-      sum = kind == spmd::ReductionKind::max ? std::max(sum, x)
+      sum = kind == spmd::ReductionKind::Max ? std::max(sum, x)
                                              : std::min(sum, x);
   }
 }

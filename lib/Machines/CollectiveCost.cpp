@@ -7,21 +7,27 @@
 
 #include "cleave/Machines/CollectiveCost.h"
 
+using namespace cleave;
 using namespace cleave::machines;
 
-double cleave::machines::elementsSent(Exchange exchange, int64_t ranks,
+double cleave::machines::elementsSent(CollectiveKind kind, int64_t ranks,
                                       double elements) {
-  switch (exchange) {
-  case Exchange::AllReduce:
+  switch (kind) {
+  case CollectiveKind::AllReduce:
     return 2 * (ranks - 1) * elements / ranks;
-  case Exchange::ReduceScatter:
-  case Exchange::AllGather:
-  case Exchange::AllToAll:
-  case Exchange::Broadcast:
-  case Exchange::Reduce:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllGather:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Broadcast:
+  case CollectiveKind::Reduce:
     return (ranks - 1) * elements / ranks;
-  case Exchange::Permute:
+  case CollectiveKind::Permute:
+  case CollectiveKind::Rotate:
+  case CollectiveKind::Send:
     return elements;
+  case CollectiveKind::Receive:
+  case CollectiveKind::Slice:
+    return 0;
   }
   return 0;
 }

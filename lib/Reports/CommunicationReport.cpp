@@ -19,7 +19,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::exec;
-using machines::Exchange;
 namespace json = llvm::json;
 
 /// The elements that one rank sends. The `block` of an op is what one member
@@ -29,26 +28,16 @@ static double elementsSent(CollectiveOp op) {
   for (int64_t size : op.getBlock())
     block *= size;
   auto members = static_cast<int64_t>(op.getMembers());
-  auto sent = [&](Exchange exchange, double elements) {
-    return machines::elementsSent(exchange, members, elements);
-  };
   switch (op.getKind()) {
-  case CollectiveKind::AllReduce:
-    return sent(Exchange::AllReduce, block);
   case CollectiveKind::AllGather:
-    return sent(Exchange::AllGather, block * members);
   case CollectiveKind::ReduceScatter:
-    return sent(Exchange::ReduceScatter, block * members);
   case CollectiveKind::AllToAll:
-    return sent(Exchange::AllToAll, block * members);
-  case CollectiveKind::Permute:
-    return sent(Exchange::Permute, block);
-  case CollectiveKind::Broadcast:
-    return sent(Exchange::Broadcast, block);
-  case CollectiveKind::Reduce:
-    return sent(Exchange::Reduce, block);
+    block *= members;
+    break;
+  default:
+    break;
   }
-  return 0;
+  return machines::elementsSent(op.getKind(), members, block);
 }
 
 static std::string axesOf(CollectiveOp op) {

@@ -202,7 +202,7 @@ private:
     func::ReturnOp::create(
         builder, loc,
         ValueRange{value, graph::ReduceOp::create(
-                              builder, loc, graph::ReductionKind::sum, more,
+                              builder, loc, graph::ReductionKind::Sum, more,
                               ArrayRef<int64_t>(dim))});
   }
 
@@ -224,20 +224,9 @@ private:
   /// The source as a value of the function: partial, if it is.
   Value combine(Value value) {
     if (reshard.isPartial()) {
-      auto kind = static_cast<graph::ReductionKind>(0);
-      switch (reshard.from.partial.front().kind) {
-      case PartialKind::Sum:
-        kind = graph::ReductionKind::sum;
-        break;
-      case PartialKind::Max:
-        kind = graph::ReductionKind::max;
-        break;
-      case PartialKind::Min:
-        kind = graph::ReductionKind::min;
-        break;
-      }
-      auto reduce = graph::ReduceOp::create(builder, loc, kind, value,
-                                            ArrayRef<int64_t>(0));
+      auto reduce = graph::ReduceOp::create(builder, loc,
+                                            reshard.from.partial.front().kind,
+                                            value, ArrayRef<int64_t>(0));
       // For whole tensors, propagation finds it.
       if (!reshard.isUneven())
         annotate(reduce, attribute(reshard.from), global);
@@ -266,10 +255,10 @@ private:
         auto &x = to[i % size];
         if (i < size)
           x = from[i];
-        else if (reshard.from.partial.front().kind == PartialKind::Sum)
+        else if (reshard.from.partial.front().kind == ReductionKind::Sum)
           x += from[i];
         else
-          x = reshard.from.partial.front().kind == PartialKind::Max
+          x = reshard.from.partial.front().kind == ReductionKind::Max
                   ? std::max(x, from[i])
                   : std::min(x, from[i]);
       }

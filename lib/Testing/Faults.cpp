@@ -170,8 +170,8 @@ private:
     if (!reduces())
       return {};
     Collective wrong = move;
-    SmallVector<PartialKind> kinds = {PartialKind::Sum, PartialKind::Max,
-                                      PartialKind::Min};
+    SmallVector<ReductionKind> kinds = {ReductionKind::Sum, ReductionKind::Max,
+                                        ReductionKind::Min};
     llvm::erase(kinds, move.reduction);
     wrong.reduction = random.pick(kinds);
     what =
@@ -207,7 +207,7 @@ private:
   /// value. A maximum is not a mean; if rows are shifted by it, any number is
   /// correct.
   Value scale() {
-    if (reduces() && move.reduction != PartialKind::Sum)
+    if (reduces() && move.reduction != ReductionKind::Sum)
       return {};
     Value value = apply(move, operand);
     if (!value)

@@ -223,7 +223,7 @@ Value Generator::buildLoss() {
     if (!dims.empty())
       one = MulOp::create(
           builder, loc,
-          ReduceOp::create(builder, loc, ReductionKind::sum, one, dims),
+          ReduceOp::create(builder, loc, ReductionKind::Sum, one, dims),
           splat(double(options.batch) / double(size(item.shape()))));
     one = TanhOp::create(builder, loc, one);
     collected = collected ? AddOp::create(builder, loc, collected, one) : one;
@@ -260,14 +260,14 @@ Value Generator::buildLoss() {
   Type statistic =
       cast<RankedTensorType>(loss.getLoss().getType()).getElementType();
   Value sum =
-      ReduceOp::create(builder, loc, ReductionKind::sum, loss.getLoss(), all);
+      ReduceOp::create(builder, loc, ReductionKind::Sum, loss.getLoss(), all);
   Value ignore = ConstantOp::create(
       builder, loc,
       DenseElementsAttr::get(RankedTensorType::get({}, builder.getI64Type()),
                              builder.getI64IntegerAttr(-100)));
   Value valid = CompareOp::create(builder, loc, Predicate::ne, targets, ignore);
   Value count = ReduceOp::create(
-      builder, loc, ReductionKind::sum,
+      builder, loc, ReductionKind::Sum,
       CastOp::create(builder, loc, RankedTensorType::get(shape, statistic),
                      valid),
       all);
@@ -334,7 +334,7 @@ void Generator::addWritten() {
   Value old = argument(mean, "buffer", shape, element,
                        [&] { return rng.uniform(-1, 1); });
   Value sum =
-      ReduceOp::create(builder, loc, ReductionKind::sum, item.value, dims);
+      ReduceOp::create(builder, loc, ReductionKind::Sum, item.value, dims);
   double momentum = rng.uniform(0, 1);
   Value next = AddOp::create(
       builder, loc, MulOp::create(builder, loc, old, splat(1 - momentum)),

@@ -103,9 +103,9 @@ static RandomReshard drawOnce(Random &random, int64_t maxPositions,
 
   AxisList digits = drawDigits(random, mesh, random.chance(0.6)), rest;
   bool isPartial = random.chance(0.5);
-  PartialKind kind = random.chance(0.7)   ? PartialKind::Sum
-                     : random.chance(0.5) ? PartialKind::Max
-                                          : PartialKind::Min;
+  ReductionKind kind = random.chance(0.7)   ? ReductionKind::Sum
+                       : random.chance(0.5) ? ReductionKind::Max
+                                            : ReductionKind::Min;
   AxisList kept;
   for (const AxisRef &digit : digits) {
     if (!isPartial || random.chance(0.5)) {

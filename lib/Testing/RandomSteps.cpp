@@ -316,11 +316,11 @@ void Generator::addReduce() {
     }
   if (dims.empty() || static_cast<int64_t>(dims.size()) == item.rank())
     return;
-  ReductionKind kind = rng.chance(0.6)   ? ReductionKind::sum
-                       : rng.chance(0.5) ? ReductionKind::max
-                                         : ReductionKind::min;
+  ReductionKind kind = rng.chance(0.6)   ? ReductionKind::Sum
+                       : rng.chance(0.5) ? ReductionKind::Max
+                                         : ReductionKind::Min;
   Value y = ReduceOp::create(builder, loc, kind, item.value, dims);
-  if (kind == ReductionKind::sum) {
+  if (kind == ReductionKind::Sum) {
     int64_t count =
         size(item.shape()) / std::max<int64_t>(1, size(Item{y, batch}.shape()));
     y = MulOp::create(builder, loc, y, splat(1.0 / double(count)));

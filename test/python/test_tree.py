@@ -357,6 +357,10 @@ SINGLE = {
     "the tensor type of a value": (
         r"RankedTensorType\s+\w+\((?:mlir::)?Value \w+\)\s*\{\s*return (?:\w+::)?cast<[\w:]*RankedTensorType>"
         r"\(\w+\.getType\(\)\);", "Dialect/Graph/IR/TensorType.h"),
+    "the kinds of collectives": (
+        r"enum(?: class)? \w*[^{};]*\{[^}]*\bAllGather\b[^}]*\bAllToAll\b", "Support/CollectiveKind.h"),
+    "the kinds of reductions": (
+        r"enum(?: class)? \w*[^{};]*\{\s*Sum,\s*Max,\s*Min\s*\}", "Support/ReductionKind.h"),
     "the cosine of learning rates": (r"\bcos\([^;]*progress", "Runtime/Session/LearningRate.cpp"),
     "patterns of precisions": (r"class PrecisionPatterns\b[^;]*\{", "Dialect/Graph/Transforms/PrecisionPatterns.h"),
     "what a target's name means": (r"== \"cuda\"", "Support/TargetTraits.h"),
@@ -374,6 +378,15 @@ def definitions(pattern, files):
 def test_one_definition(what):
     pattern, home = SINGLE[what]
     assert definitions(pattern, sources()) == [home]
+
+
+def test_a_second_definition_is_found():
+    for pattern, text in ((SINGLE["the tensor type of a value"][0],
+                           "static RankedTensorType typeOf(Value v) {\n  return cast<RankedTensorType>(v.getType());\n}"),
+                          (SINGLE["the kinds of reductions"][0], "enum class Reduction : uint8_t { Sum, Max, Min };"),
+                          (SINGLE["the kinds of collectives"][0],
+                           "enum class Exchange : uint8_t {\n  AllReduce,\n  AllGather, // all\n  AllToAll };")):
+        assert definitions(pattern, [(None, "Other.h", text)])
 
 
 def test_no_target_is_asked_by_its_name():

@@ -8,24 +8,11 @@
 #ifndef CLEAVE_MACHINES_COLLECTIVECOST_H
 #define CLEAVE_MACHINES_COLLECTIVECOST_H
 
-#include <cstdint>
+#include "cleave/Support/CollectiveKind.h"
 
 namespace cleave::machines {
 
 /// The kinds of collectives, by the volume that they send.
-enum class Exchange : uint8_t {
-  AllReduce,
-  ReduceScatter,
-  AllGather,
-  AllToAll,
-  /// Each rank sends its block to one other rank.
-  Permute,
-  /// From one rank to all others.
-  Broadcast,
-  /// From all ranks to one.
-  Reduce
-};
-
 /// Returns the elements that one of `ranks` ranks sends in a ring algorithm.
 /// `elements` is the number that a rank has before an all-reduce, a
 /// reduce-scatter, an all-to-all, a permutation or a reduction, and after an
@@ -37,7 +24,7 @@ enum class Exchange : uint8_t {
 ///
 /// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 /// workstations", section 3.
-double elementsSent(Exchange exchange, int64_t ranks, double elements);
+double elementsSent(CollectiveKind kind, int64_t ranks, double elements);
 
 /// The latency of a collective, as the bytes that could be sent in that time.
 /// It decides between plans of equal volume.

@@ -328,7 +328,7 @@ struct ExtremesOfNarrow : OpRewritePattern<graph::ReduceOp> {
     RankedTensorType type = tensorTypeOf(op.getOutput());
     Type element = type.getElementType(), f32 = rewriter.getF32Type();
     if ((!element.isBF16() && !element.isF16()) ||
-        op.getKind() == graph::ReductionKind::sum)
+        op.getKind() == graph::ReductionKind::Sum)
       return failure();
     Value wide = graph::CastOp::create(rewriter, op.getLoc(),
                                        tensorTypeOf(op.getInput()).clone(f32),

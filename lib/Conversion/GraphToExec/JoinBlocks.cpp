@@ -23,7 +23,7 @@ namespace {
 
 /// Whether several dimensions of a tensor may be reduced at once, in any order,
 /// with the same result.
-bool isExact(ReductionKind kind) { return kind != ReductionKind::sum; }
+bool isExact(ReductionKind kind) { return kind != ReductionKind::Sum; }
 
 /// For each dimension of `to`, the dimensions of `from` whose product it is;
 /// none for a size of 1. Nothing if a dimension of `from` is in several of

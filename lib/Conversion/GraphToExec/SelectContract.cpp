@@ -163,7 +163,7 @@ static Value sumAlone(OpBuilder &builder, Location loc, Value value,
   if (dims.empty())
     return value;
   names = left;
-  return graph::ReduceOp::create(builder, loc, graph::ReductionKind::sum, value,
+  return graph::ReduceOp::create(builder, loc, graph::ReductionKind::Sum, value,
                                  dims);
 }
 

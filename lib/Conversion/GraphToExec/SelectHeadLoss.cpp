@@ -103,7 +103,7 @@ struct SelectHeadLoss : OpRewritePattern<graph::HeadLossOp> {
       weightGradient = dw;
       if (op.getBias()) {
         Value db =
-            graph::ReduceOp::create(rewriter, loc, graph::ReductionKind::sum,
+            graph::ReduceOp::create(rewriter, loc, graph::ReductionKind::Sum,
                                     slope, ArrayRef<int64_t>{0});
         biasGradient =
             biasGradient ? graph::AddOp::create(rewriter, loc, biasGradient, db)

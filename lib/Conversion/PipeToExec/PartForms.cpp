@@ -90,7 +90,7 @@ FailureOr<PartForms> PartForms::create(pipe::InvokeOp invoke, int64_t count) {
                                          part.front().getArgumentTypes(),
                                          terminator->getOperandTypes()));
   for (unsigned i = 0; i < invoke.getNumResults(); ++i)
-    if (std::optional<graph::PartialKind> kind = invoke.getAccumulation(i)) {
+    if (std::optional<graph::ReductionKind> kind = invoke.getAccumulation(i)) {
       forms.sums.push_back(i);
       forms.kinds.push_back(*kind);
     }
@@ -176,15 +176,15 @@ LogicalResult PartForms::giveConstants(int64_t count) {
 }
 
 /// Combines a sum, or a maximum or minimum, with the value of one micro-batch.
-static Operation *combine(graph::PartialKind kind, OpBuilder &builder,
+static Operation *combine(graph::ReductionKind kind, OpBuilder &builder,
                           Value sum, Value value) {
   Location loc = value.getLoc();
   switch (kind) {
-  case graph::PartialKind::Sum:
+  case graph::ReductionKind::Sum:
     break;
-  case graph::PartialKind::Max:
+  case graph::ReductionKind::Max:
     return graph::MaximumOp::create(builder, loc, sum, value);
-  case graph::PartialKind::Min:
+  case graph::ReductionKind::Min:
     return graph::MinimumOp::create(builder, loc, sum, value);
   }
   return graph::AddOp::create(builder, loc, sum, value);

@@ -32,7 +32,7 @@ struct PartForms {
   /// Results that accumulate, in the order of the further arguments of `next`.
   llvm::SmallVector<unsigned> sums;
   /// How each is combined.
-  llvm::SmallVector<graph::PartialKind> kinds;
+  llvm::SmallVector<graph::ReductionKind> kinds;
   /// Operands in addition to those of the invocation: values that have a row
   /// for each micro-batch, and the types of the rows.
   llvm::SmallVector<std::pair<mlir::Attribute, mlir::RankedTensorType>>

@@ -31,7 +31,7 @@ namespace {
 /// An exchange, with the attributes of `exec.collective`.
 struct Exchange {
   CollectiveKind kind{};
-  Reduction reduction = Reduction::Sum;
+  ReductionKind reduction = ReductionKind::Sum;
   SmallVector<int64_t> block, srcStarts, dstStarts, sources;
   int64_t root = 0;
   /// Nothing if equal exchanges may be merged.
@@ -79,7 +79,8 @@ public:
         builder, op->getLoc(), output.getType(),
         CollectiveKindAttr::get(context, exchange->kind), input, exchange->into,
         op.getCommunicationMesh(), spmd::AxesAttr::get(context, axes),
-        list(exchange->block), ReductionAttr::get(context, exchange->reduction),
+        list(exchange->block),
+        ReductionKindAttr::get(context, exchange->reduction),
         list(exchange->srcStarts), list(exchange->dstStarts),
         list(exchange->sources), builder.getI64IntegerAttr(exchange->root),
         exchange->apart);
@@ -93,10 +94,6 @@ public:
 private:
   static SmallVector<int64_t> shapeOf(Value value) {
     return SmallVector<int64_t>(tensorTypeOf(value).getShape());
-  }
-
-  static Reduction reductionOf(spmd::ReductionKind kind) {
-    return static_cast<Reduction>(kind);
   }
 
   /// Coordinates of member `index` of a group.
@@ -124,7 +121,7 @@ private:
   std::optional<Exchange> describe(spmd::AllReduceOp op) const {
     Exchange e;
     e.kind = CollectiveKind::AllReduce;
-    e.reduction = reductionOf(op.getKind());
+    e.reduction = op.getKind();
     e.block = shapeOf(op.getInput());
     return e;
   }
@@ -141,7 +138,7 @@ private:
   std::optional<Exchange> describe(spmd::ReduceScatterOp op) const {
     Exchange e;
     e.kind = CollectiveKind::ReduceScatter;
-    e.reduction = reductionOf(op.getKind());
+    e.reduction = op.getKind();
     e.block = shapeOf(op.getOutput());
     e.srcStarts = partStarts(op.getCommunicationAxes(),
                              op.getSharding().getSharding().dims, e.block);

@@ -40,9 +40,9 @@ std::string cuda::reductionSymbol(const CollectiveCommand &c) {
   if (!reduces(c) || !isPlannable(c))
     return "";
   return "cleave_reduce_" + dtypeName(c.dtype).str() + "_" +
-         (c.reduction == Reduction::Sum   ? "sum"
-          : c.reduction == Reduction::Max ? "max"
-                                          : "min");
+         (c.reduction == ReductionKind::Sum   ? "sum"
+          : c.reduction == ReductionKind::Max ? "max"
+                                              : "min");
 }
 
 namespace {
@@ -184,7 +184,7 @@ void Planner::order(std::vector<Launch> &to, const char *name, uint64_t src,
   a.src = reinterpret_cast<const void *>(src);
   a.dst = reinterpret_cast<void *>(dst);
   a.count = count;
-  a.least = c.reduction == Reduction::Min;
+  a.least = c.reduction == ReductionKind::Min;
   a.infinity = c.dtype == DType::F64    ? 0x7ff0000000000000
                : c.dtype == DType::F32  ? 0x7f800000
                : c.dtype == DType::BF16 ? 0x7f80
@@ -215,7 +215,7 @@ Error Planner::reduce(const ExchangeBlock &block) {
   if (!dst)
     return dst.takeError();
   int64_t sent = scatters ? members * elements : elements;
-  if (c.reduction == Reduction::Sum || !isFloat(c.dtype) ||
+  if (c.reduction == ReductionKind::Sum || !isFloat(c.dtype) ||
       where.reducesFloats) {
     call(kind, *src, receives ? dst->at : 0, elements, c.root);
   } else {

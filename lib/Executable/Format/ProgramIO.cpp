@@ -91,7 +91,7 @@ template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<CommandKind>() {
 template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<CollectiveKind>() {
   return collectiveNames;
 }
-template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<Reduction>() {
+template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<ReductionKind>() {
   return reductionNames;
 }
 template <> llvm::ArrayRef<llvm::StringLiteral> namesOf<Epilogue>() {

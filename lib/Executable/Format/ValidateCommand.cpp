@@ -478,7 +478,7 @@ private:
     require(c.root >= 0 && static_cast<size_t>(c.root) < members,
             "the root is not a member of the group");
     bool bytes = c.dtype == DType::I8 || c.dtype == DType::I1;
-    require(!reduces || !bytes || c.reduction != Reduction::Sum,
+    require(!reduces || !bytes || c.reduction != ReductionKind::Sum,
             Twine("this reduction does not support ") + dtypeName(c.dtype));
     if (c.isTransfer()) {
       require(program.pipelineAxis >= 0 && c.axes.size() == 1 &&

@@ -49,6 +49,8 @@ static std::pair<int64_t, int64_t> bytesOf(const CollectiveCommand &command) {
   case CollectiveKind::Broadcast:
     return {0, one};
   case CollectiveKind::Permute:
+  case CollectiveKind::Slice:
+  case CollectiveKind::Rotate:
     break;
   }
   return {one, one};

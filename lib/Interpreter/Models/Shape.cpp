@@ -20,17 +20,17 @@ using namespace cleave::graph;
 
 /// `a` and `b` combined by `kind`; NaN wins over any number.
 static double combine(ReductionKind kind, double a, double b) {
-  if (kind == ReductionKind::sum)
+  if (kind == ReductionKind::Sum)
     return a + b;
   if (std::isnan(a) || std::isnan(b))
     return std::isnan(a) ? a : b;
-  return kind == ReductionKind::max ? std::max(a, b) : std::min(a, b);
+  return kind == ReductionKind::Max ? std::max(a, b) : std::min(a, b);
 }
 
 static int64_t combine(ReductionKind kind, int64_t a, int64_t b) {
-  if (kind == ReductionKind::sum)
+  if (kind == ReductionKind::Sum)
     return int64_t(uint64_t(a) + uint64_t(b));
-  return kind == ReductionKind::max ? std::max(a, b) : std::min(a, b);
+  return kind == ReductionKind::Max ? std::max(a, b) : std::min(a, b);
 }
 
 static LogicalResult evaluateReduce(ReduceOp op, const RefArgs &args,
@@ -45,8 +45,8 @@ static LogicalResult evaluateReduce(ReduceOp op, const RefArgs &args,
   for (int64_t dim = 0, next = 0; dim < input.rank(); ++dim)
     strides.push_back(llvm::is_contained(op.getDims(), dim) ? 0 : kept[next++]);
   bool inF32 = accumulatesInF32(input.element, context.precision) &&
-               kind == ReductionKind::sum;
-  std::vector<bool> seen(output.size(), kind == ReductionKind::sum);
+               kind == ReductionKind::Sum;
+  std::vector<bool> seen(output.size(), kind == ReductionKind::Sum);
   forEachIndex<1>(
       input.shape, {strides}, [&](int64_t i, const std::array<int64_t, 1> &at) {
         int64_t to = at[0];

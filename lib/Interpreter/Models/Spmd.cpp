@@ -114,6 +114,8 @@ public:
       reducePart(*move);
       break;
     case CollectiveKind::Slice:
+    case CollectiveKind::Send:
+    case CollectiveKind::Receive:
       break;
     }
     return success();
@@ -190,14 +192,13 @@ private:
   }
 
   /// `take` returns the slice of its group's sum that a rank keeps.
-  void reduce(ArrayRef<AxisRef> axes, PartialKind kind,
+  void reduce(ArrayRef<AxisRef> axes, ReductionKind kind,
               llvm::function_ref<RefTensor(const RefTensor &, int64_t)> take) {
     forEachGroup(axes, [&](ArrayRef<int64_t> members) {
       SmallVector<const RefTensor *> parts;
       for (int64_t rank : members)
         parts.push_back(&args[rank][0u]);
-      RefTensor sum =
-          combineParts(parts, static_cast<ReductionKind>(kind), precision);
+      RefTensor sum = combineParts(parts, kind, precision);
       settle(sum, precision);
       for (int64_t rank : members)
         results[rank][0] = take(sum, rank);

@@ -386,9 +386,9 @@ Error NcclExchange::call(const Group &group, const ExchangeCall &c,
   auto *dst = reinterpret_cast<void *>(c.dst);
   auto count = static_cast<size_t>(c.elements);
   int type = typeOf(c.dtype),
-      operation = c.reduction == Reduction::Sum   ? nccl::Sum
-                  : c.reduction == Reduction::Max ? nccl::Max
-                                                  : nccl::Min;
+      operation = c.reduction == ReductionKind::Sum   ? nccl::Sum
+                  : c.reduction == ReductionKind::Max ? nccl::Max
+                                                      : nccl::Min;
   Nccl::Communicator own = group.communicator;
   int status = nccl::Success;
   switch (c.kind) {

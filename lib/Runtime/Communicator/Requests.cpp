@@ -19,18 +19,19 @@ using namespace cleave::runtime;
 //===----------------------------------------------------------------------===//
 
 // The communicator and the program number element types and kinds alike.
-static_assert(static_cast<int>(DType::I1) == CLEAVE_I1 &&
-              static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
-              static_cast<int>(DType::F8E5M2) == CLEAVE_F8E5M2 &&
-              static_cast<int>(Reduction::Min) == CLEAVE_MIN &&
-              static_cast<int>(CollectiveKind::AllGather) ==
-                  CLEAVE_ALL_GATHER &&
-              static_cast<int>(CollectiveKind::ReduceScatter) ==
-                  CLEAVE_REDUCE_SCATTER &&
-              static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
-              static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
-              static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE &&
-              static_cast<int>(CollectiveKind::Send) == CLEAVE_SEND);
+static_assert(
+    static_cast<int>(DType::I1) == CLEAVE_I1 &&
+    static_cast<int>(DType::BF16) == CLEAVE_BF16 &&
+    static_cast<int>(DType::F8E5M2) == CLEAVE_F8E5M2 &&
+    static_cast<int>(ReductionKind::Min) == CLEAVE_MIN &&
+    static_cast<int>(ReductionKind::Sum) == CLEAVE_SUM &&
+    static_cast<int>(CollectiveKind::AllReduce) == CLEAVE_ALL_REDUCE &&
+    static_cast<int>(CollectiveKind::AllGather) == CLEAVE_ALL_GATHER &&
+    static_cast<int>(CollectiveKind::ReduceScatter) == CLEAVE_REDUCE_SCATTER &&
+    static_cast<int>(CollectiveKind::AllToAll) == CLEAVE_ALL_TO_ALL &&
+    static_cast<int>(CollectiveKind::Broadcast) == CLEAVE_BROADCAST &&
+    static_cast<int>(CollectiveKind::Reduce) == CLEAVE_REDUCE &&
+    static_cast<int>(CollectiveKind::Send) == CLEAVE_SEND);
 
 llvm::Expected<cleave_group *>
 Requests::groupFor(const std::vector<int32_t> &ranks) {
@@ -218,6 +219,8 @@ static double elementsSent(const Program &program, int rank,
     sent = block;
     break;
   case CollectiveKind::Receive:
+  case CollectiveKind::Slice:
+  case CollectiveKind::Rotate:
     break;
   case CollectiveKind::Broadcast:
   case CollectiveKind::Reduce:

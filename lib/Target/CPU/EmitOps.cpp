@@ -341,8 +341,8 @@ LogicalResult KernelEmitter::emitOp(Operation &op) {
       })
       .Case([&](ScanOp scan) {
         llvm::Value *&sum = running[scan];
-        sum =
-            combine(Reduction::Sum, scan.getType(), sum, get(scan.getValue()));
+        sum = combine(ReductionKind::Sum, scan.getType(), sum,
+                      get(scan.getValue()));
         values[scan.getResult()] = sum;
         return success();
       })

@@ -19,11 +19,11 @@ static bool isNarrow(Type type) {
   return isa<FloatType>(type) && type.getIntOrFloatBitWidth() < 32;
 }
 
-llvm::Value *KernelEmitter::identity(Reduction kind, Type type,
+llvm::Value *KernelEmitter::identity(ReductionKind kind, Type type,
                                      llvm::Type *result) {
-  if (kind == Reduction::Sum)
+  if (kind == ReductionKind::Sum)
     return llvm::Constant::getNullValue(result);
-  bool max = kind == Reduction::Max;
+  bool max = kind == ReductionKind::Max;
   if (isNarrow(type)) {
     const llvm::fltSemantics &format =
         cast<FloatType>(type).getFloatSemantics();
@@ -43,8 +43,8 @@ llvm::Value *KernelEmitter::identity(Reduction kind, Type type,
                                     : llvm::APInt::getSignedMaxValue(bits));
 }
 
-llvm::Value *KernelEmitter::combine(Reduction kind, Type type, llvm::Value *x,
-                                    llvm::Value *y) {
+llvm::Value *KernelEmitter::combine(ReductionKind kind, Type type,
+                                    llvm::Value *x, llvm::Value *y) {
   if (isNarrow(type)) {
     llvm::Type *f32 = x->getType()->getWithNewType(b.getFloatTy());
     return truncate(combine(kind, Float32Type::get(type.getContext()),
@@ -55,14 +55,14 @@ llvm::Value *KernelEmitter::combine(Reduction kind, Type type, llvm::Value *x,
   bool real = scalar->isFloatingPointTy();
   bool boolean = scalar->isIntegerTy(1);
   switch (kind) {
-  case Reduction::Sum:
+  case ReductionKind::Sum:
     return real ? b.CreateFAdd(x, y) : b.CreateAdd(x, y);
-  case Reduction::Max:
+  case ReductionKind::Max:
     // The new value is tested for NaN; an earlier NaN stays.
     return real      ? math.maximum(y, x)
            : boolean ? b.CreateOr(x, y)
                      : b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
-  case Reduction::Min:
+  case ReductionKind::Min:
     return real      ? math.minimum(y, x)
            : boolean ? b.CreateAnd(x, y)
                      : b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
@@ -70,7 +70,7 @@ llvm::Value *KernelEmitter::combine(Reduction kind, Type type, llvm::Value *x,
   llvm_unreachable("unknown reduction");
 }
 
-llvm::Value *KernelEmitter::reduceLanes(Reduction kind, Type element,
+llvm::Value *KernelEmitter::reduceLanes(ReductionKind kind, Type element,
                                         llvm::Value *x) {
   auto *type = dyn_cast<llvm::FixedVectorType>(x->getType());
   if (!type)
@@ -226,8 +226,8 @@ LogicalResult KernelEmitter::emitScanPass(PassOp pass, llvm::Value *columns) {
       if (reverse && *reverse != scan.getReverse())
         return scan.emitError("runs against another exec.scan of its pass");
       reverse = scan.getReverse();
-      initial.push_back(
-          identity(Reduction::Sum, scan.getType(), scalarType(scan.getType())));
+      initial.push_back(identity(ReductionKind::Sum, scan.getType(),
+                                 scalarType(scan.getType())));
     } else if (auto reduce = dyn_cast<ReduceOp>(op)) {
       initial.push_back(identity(reduce.getKind(), reduce.getType(),
                                  scalarType(reduce.getType())));

@@ -83,11 +83,11 @@ private:
   void finishPass(exec::PassOp pass);
   unsigned unrollOf(exec::PassOp pass, unsigned lanes);
   /// Of elements of `type`, each in `result`.
-  llvm::Value *identity(exec::Reduction kind, mlir::Type type,
+  llvm::Value *identity(exec::ReductionKind kind, mlir::Type type,
                         llvm::Type *result);
-  llvm::Value *combine(exec::Reduction kind, mlir::Type type, llvm::Value *x,
-                       llvm::Value *y);
-  llvm::Value *reduceLanes(exec::Reduction kind, mlir::Type type,
+  llvm::Value *combine(exec::ReductionKind kind, mlir::Type type,
+                       llvm::Value *x, llvm::Value *y);
+  llvm::Value *reduceLanes(exec::ReductionKind kind, mlir::Type type,
                            llvm::Value *x);
 
   // Memory: EmitMemory.cpp.

@@ -30,7 +30,7 @@ llvm::StringMap<llvm::SmallVector<int64_t>>
 usesOfKernels(mlir::ModuleOp module);
 
 /// The part of the names of functions that says how they reduce.
-const char *reductionName(exec::Reduction kind);
+const char *reductionName(exec::ReductionKind kind);
 
 /// Prints the functions of one kernel.
 ///
@@ -146,8 +146,8 @@ private:
   std::string typeName(mlir::Type type);
   std::string memoryName(mlir::Type type);
   int64_t byteSize(mlir::Type type);
-  std::string identity(exec::Reduction kind, mlir::Type type);
-  std::string combine(exec::Reduction kind, mlir::Type type,
+  std::string identity(exec::ReductionKind kind, mlir::Type type);
+  std::string combine(exec::ReductionKind kind, mlir::Type type,
                       const std::string &a, const std::string &b);
   /// This thread's current element of a row in registers.
   std::string element() const { return vector == 1 ? "[k][0]" : "[k][j]"; }

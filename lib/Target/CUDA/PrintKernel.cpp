@@ -125,10 +125,10 @@ void KernelPrinter::printUses(int64_t uses) {
   os << "}\n\n";
 }
 
-const char *cleave::cuda::reductionName(Reduction kind) {
-  return kind == Reduction::Sum   ? "Sum"
-         : kind == Reduction::Max ? "Max"
-                                  : "Min";
+const char *cleave::cuda::reductionName(ReductionKind kind) {
+  return kind == ReductionKind::Sum   ? "Sum"
+         : kind == ReductionKind::Max ? "Max"
+                                      : "Min";
 }
 
 LogicalResult KernelPrinter::printFlat() {

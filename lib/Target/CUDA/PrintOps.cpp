@@ -96,12 +96,12 @@ static std::string realText(const APFloat &value, Type type) {
   return single ? text + "f" : text;
 }
 
-std::string KernelPrinter::identity(Reduction kind, Type type) {
-  if (kind == Reduction::Sum && isNarrow(type))
+std::string KernelPrinter::identity(ReductionKind kind, Type type) {
+  if (kind == ReductionKind::Sum && isNarrow(type))
     return rounded(type, "0.0f");
-  if (kind == Reduction::Sum)
+  if (kind == ReductionKind::Sum)
     return isa<FloatType>(type) ? type.isF64() ? "0.0" : "0.0f" : "0";
-  bool max = kind == Reduction::Max;
+  bool max = kind == ReductionKind::Max;
   if (auto real = dyn_cast<FloatType>(type))
     return realText(APFloat::getInf(real.getFloatSemantics(), max), type);
   if (type.isInteger(1))
@@ -114,11 +114,12 @@ std::string KernelPrinter::identity(Reduction kind, Type type) {
   return max ? "(-" + largest + " - 1)" : largest;
 }
 
-std::string KernelPrinter::combine(Reduction kind, Type type,
+std::string KernelPrinter::combine(ReductionKind kind, Type type,
                                    const std::string &a, const std::string &b) {
-  if (kind == Reduction::Sum)
+  if (kind == ReductionKind::Sum)
     return a + " + " + b;
-  return (kind == Reduction::Max ? "Max()(" : "Min()(") + a + ", " + b + ")";
+  return (kind == ReductionKind::Max ? "Max()(" : "Min()(") + a + ", " + b +
+         ")";
 }
 
 //===----------------------------------------------------------------------===//
@@ -582,7 +583,7 @@ LogicalResult KernelPrinter::printOp(Operation &op) {
     if (load.getWhere())
       text = name(load.getWhere()) + " ? " + text +
              (type.isInteger(1) ? " != 0 : " : " : ") +
-             identity(Reduction::Sum, type);
+             identity(ReductionKind::Sum, type);
     if (Held *row = beginsHeld(load)) {
       std::string element = heldElement(*row);
       if (row->sharedAt) {

@@ -169,7 +169,7 @@ LogicalResult KernelPrinter::printColumns(Block &body) {
 /// type have their barriers in common.
 void KernelPrinter::printPassResults(PassOp pass) {
   auto yield = cast<YieldOp>(pass.getBody().front().getTerminator());
-  llvm::MapVector<std::pair<Reduction, Type>, SmallVector<unsigned>> alike;
+  llvm::MapVector<std::pair<ReductionKind, Type>, SmallVector<unsigned>> alike;
   for (auto [i, value] : llvm::enumerate(yield.getValues()))
     alike[{value.getDefiningOp<ReduceOp>().getKind(), value.getType()}]
         .push_back(i);
@@ -203,7 +203,7 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
                                         known.most + " - " + name(below) + ")");
         return true;
       }
-  ReduceOp max = onlyReduction(pass, Reduction::Max);
+  ReduceOp max = onlyReduction(pass, ReductionKind::Max);
   LoadOp load = max ? loadOf(max.getValue()) : LoadOp();
   if (!load || !isa<BlockArgument>(load.getMemory()))
     return false;
@@ -221,7 +221,7 @@ bool KernelPrinter::printSoftmaxPass(PassOp pass) {
   std::string most = "r" + std::to_string(counter++);
   std::string sum = "r" + std::to_string(counter++);
   names[max.getResult()] = most;
-  os << "float " << most << " = " << identity(Reduction::Max, max.getType())
+  os << "float " << most << " = " << identity(ReductionKind::Max, max.getType())
      << ";\nfloat " << sum << " = 0.0f;\n";
   Softmax found{load, "v" + std::to_string(counter++),
                 "v" + std::to_string(counter++)};
@@ -269,7 +269,7 @@ LogicalResult KernelPrinter::printScanPass(PassOp pass) {
     std::string id = "s" + std::to_string(counter++);
     names[scan.getResult()] = id;
     os << typeName(scan.getType()) << " " << id << " = "
-       << identity(Reduction::Sum, scan.getType()) << ";\n";
+       << identity(ReductionKind::Sum, scan.getType()) << ";\n";
   }
   std::string columns = ragged ? "columns" : std::to_string(cols);
   os << "__syncthreads();\nif (threadIdx.x == 0) {\n";

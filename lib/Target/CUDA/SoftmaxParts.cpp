@@ -27,7 +27,7 @@ bool cleave::cuda::readsSame(LoadOp a, LoadOp b) {
          a.getIndices() == b.getIndices();
 }
 
-ReduceOp cleave::cuda::onlyReduction(PassOp pass, Reduction kind) {
+ReduceOp cleave::cuda::onlyReduction(PassOp pass, ReductionKind kind) {
   Block &body = pass.getBody().front();
   auto yield = cast<YieldOp>(body.getTerminator());
   if (yield.getValues().size() != 1 || !body.getOps<StoreOp>().empty() ||
@@ -41,7 +41,7 @@ ReduceOp cleave::cuda::onlyReduction(PassOp pass, Reduction kind) {
 }
 
 std::pair<LoadOp, Value> cleave::cuda::exponentialSum(PassOp pass) {
-  ReduceOp sum = onlyReduction(pass, Reduction::Sum);
+  ReduceOp sum = onlyReduction(pass, ReductionKind::Sum);
   auto exp = sum ? sum.getValue().getDefiningOp<math::ExpOp>() : math::ExpOp();
   auto minus =
       exp ? exp.getOperand().getDefiningOp<arith::SubFOp>() : arith::SubFOp();

@@ -20,7 +20,7 @@ exec::LoadOp loadOf(mlir::Value value);
 bool readsSame(exec::LoadOp a, exec::LoadOp b);
 
 /// The one reduction of a pass, if it has one of `kind` whose order is free.
-exec::ReduceOp onlyReduction(exec::PassOp pass, exec::Reduction kind);
+exec::ReduceOp onlyReduction(exec::PassOp pass, exec::ReductionKind kind);
 
 /// If the pass is the sum of exp(x - y) for the elements x of a row: x, and y,
 /// a value of the row.

@@ -388,8 +388,8 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   command.timeClass = TimeClass::Communication;
   runtime::CollectiveCommand &c = command.collective;
   spmd::MeshOp mesh = spmd::lookupMesh(op, op.getMeshAttr());
-  c.collective = static_cast<runtime::CollectiveKind>(op.getKind());
-  c.reduction = static_cast<runtime::Reduction>(op.getReduction());
+  c.collective = op.getKind();
+  c.reduction = op.getReduction();
   auto from = cast<RankedTensorType>(op.getInput().getType());
   FailureOr<runtime::DType> dtype = dtypeOf(op.getLoc(), from.getElementType());
   if (failed(dtype))

@@ -143,7 +143,7 @@ TEST(BucketCollectives, WhatDiffersGoesApart) {
     change(commands[0].collective);
     return text(joined(sequence({exchange(0, 0), commands, exchange(2, 2)})));
   };
-  EXPECT_EQ(other([](auto &c) { c.reduction = Reduction::Max; }),
+  EXPECT_EQ(other([](auto &c) { c.reduction = ReductionKind::Max; }),
             "[0 2] [1] .0 .1");
   EXPECT_EQ(other([](auto &c) { c.dtype = DType::I32; }), "[0 2] [1] .0 .1");
   EXPECT_EQ(other([](auto &c) { c.axes = {{1, 1, 2}}; }), "[0 2] [1] .0 .1");

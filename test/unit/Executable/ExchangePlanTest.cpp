@@ -40,7 +40,7 @@ TEST(ExchangePlan, MaximaAreOfOrderedIntegers) {
   CollectiveCommand c;
   c.axes = {{0, 1, 2}};
   c.collective = CollectiveKind::AllReduce;
-  c.reduction = Reduction::Max;
+  c.reduction = ReductionKind::Max;
   c.dtype = DType::BF16;
   c.src.buffer = c.dst.buffer = 0;
   c.sizes = {64};

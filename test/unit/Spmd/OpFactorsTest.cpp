@@ -18,7 +18,7 @@ struct Linear : testing::Test {
   Linear() {
     mesh.axes = {{"dp", 2}, {"tp", 4}, {"one", 1}};
     b = rule.addFactor(8);
-    i = rule.addFactor(16, FactorKind::Reduction, PartialKind::Sum,
+    i = rule.addFactor(16, FactorKind::Reduction, ReductionKind::Sum,
                        PaddingNeed::Zero);
     o = rule.addFactor(32);
     rule.operands = {{{b}, {i}}, {{o}, {i}}};
@@ -60,7 +60,7 @@ TEST_F(Linear, SplitReductionIsPartial) {
   EXPECT_EQ(axes[i], (AxisList{{"tp"}}));
   PartialPlan partial = plan(axes);
   ASSERT_EQ(partial.results[0].size(), 1u);
-  EXPECT_EQ(partial.results[0][0], (PartialAxis{{"tp"}, PartialKind::Sum}));
+  EXPECT_EQ(partial.results[0][0], (PartialAxis{{"tp"}, ReductionKind::Sum}));
   EXPECT_TRUE(partial.reductions.empty());
 }
 
@@ -136,14 +136,14 @@ TEST_F(Linear, AxesOfSizeOneMakeNoConflict) {
 }
 
 TEST_F(Linear, OnePartialOperandPasses) {
-  x.partial = {{{"tp"}, PartialKind::Sum}};
+  x.partial = {{{"tp"}, ReductionKind::Sum}};
   PartialPlan partial = plan(merge());
   EXPECT_TRUE(partial.reductions.empty());
   EXPECT_EQ(partial.results[0].size(), 1u);
 }
 
 TEST_F(Linear, OfTwoPartialOperandsTheSmallerIsReduced) {
-  x.partial = w.partial = {{{"tp"}, PartialKind::Sum}};
+  x.partial = w.partial = {{{"tp"}, ReductionKind::Sum}};
   PartialPlan partial = plan(merge());
   ASSERT_EQ(partial.reductions.size(), 1u);
   EXPECT_EQ(partial.reductions[0].operand, 0u);
@@ -153,19 +153,19 @@ TEST_F(Linear, OfTwoPartialOperandsTheSmallerIsReduced) {
 // Both factors of a product partial on one digit: one of them is reduced there,
 // though the axes are written in another way.
 TEST_F(Linear, PartialAxesAreComparedByDigits) {
-  x.partial = {{{"tp"}, PartialKind::Sum}};
-  w.partial = {{{"tp", 1, 2}, PartialKind::Sum}};
+  x.partial = {{{"tp"}, ReductionKind::Sum}};
+  w.partial = {{{"tp", 1, 2}, ReductionKind::Sum}};
   PartialPlan partial = plan(merge());
   ASSERT_EQ(partial.reductions.size(), 1u);
   EXPECT_EQ(partial.reductions[0].operand, 0u);
   EXPECT_EQ(partial.reductions[0].partial,
-            (PartialAxis{{"tp", 1, 2}, PartialKind::Sum}));
+            (PartialAxis{{"tp", 1, 2}, ReductionKind::Sum}));
   ASSERT_EQ(partial.results[0].size(), 1u);
-  EXPECT_EQ(partial.results[0][0], (PartialAxis{{"tp"}, PartialKind::Sum}));
+  EXPECT_EQ(partial.results[0][0], (PartialAxis{{"tp"}, ReductionKind::Sum}));
 }
 
 TEST_F(Linear, APartialOperandOfASplitOpIsReduced) {
-  x.partial = {{{"tp"}, PartialKind::Sum}};
+  x.partial = {{{"tp"}, ReductionKind::Sum}};
   w.dims[0] = {{"tp"}};
   PartialPlan partial = plan(merge());
   ASSERT_EQ(partial.reductions.size(), 1u);
@@ -173,14 +173,14 @@ TEST_F(Linear, APartialOperandOfASplitOpIsReduced) {
 }
 
 TEST_F(Linear, AMaximumPassesNothing) {
-  x.partial = {{{"tp"}, PartialKind::Max}};
+  x.partial = {{{"tp"}, ReductionKind::Max}};
   PartialPlan partial = plan(merge());
   EXPECT_EQ(partial.reductions.size(), 1u);
 }
 
 TEST_F(Linear, AddNeedsBothPartial) {
   rule.linear = {{0, 1}};
-  x.partial = {{{"tp"}, PartialKind::Sum}};
+  x.partial = {{{"tp"}, ReductionKind::Sum}};
   EXPECT_EQ(plan(merge()).reductions.size(), 1u);
   w.partial = x.partial;
   PartialPlan both = plan(merge());
@@ -191,7 +191,7 @@ TEST_F(Linear, AddNeedsBothPartial) {
 TEST_F(Linear, UnreadOperandsHaveNoSay) {
   rule.unused = {1};
   w.dims[0] = {{"tp"}};
-  w.partial = {{{"dp"}, PartialKind::Sum}};
+  w.partial = {{{"dp"}, ReductionKind::Sum}};
   FactorAxes axes = merge();
   EXPECT_TRUE(axes[o].empty());
   EXPECT_TRUE(plan(axes).reductions.empty());

@@ -31,14 +31,12 @@ Sharding makeSharding(std::initializer_list<AxisList> dims,
 
 /// `all_to_all 12, all_gather 36`
 std::string text(const ReshardPlan &plan) {
-  static const char *names[] = {"slice",      "all_reduce", "reduce_scatter",
-                                "all_gather", "all_to_all", "permute"};
   std::string result;
   for (const Collective &move : plan.moves) {
     char elements[32];
     std::snprintf(elements, sizeof(elements), " %g", move.elements);
     result += (result.empty() ? "" : ", ") +
-              std::string(names[static_cast<int>(move.kind)]) + elements;
+              stringifyCollectiveKind(move.kind).str() + elements;
   }
   return plan.error.empty() ? result : plan.error;
 }
@@ -164,11 +162,11 @@ TEST_F(Chosen, WhatCannotBe) {
   Sharding whole = makeSharding({none, none});
   EXPECT_EQ(plan(whole, makeSharding({none, none}, {{{"x"}}})),
             "no collective makes a value partial");
-  EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}, PartialKind::Max}}),
+  EXPECT_EQ(plan(makeSharding({none, none}, {{{"x"}, ReductionKind::Max}}),
                  makeSharding({none, none}, {{{"x"}}})),
             "no collective makes a value partial");
   EXPECT_EQ(
-      plan(makeSharding({none, none}, {{{"x"}}, {{"y"}, PartialKind::Max}}),
+      plan(makeSharding({none, none}, {{{"x"}}, {{"y"}, ReductionKind::Max}}),
            whole),
       "it is partial by two reductions, whose order is unknown");
   EXPECT_EQ(plan(whole, makeSharding({none, y}), {48, 6}),
@@ -213,6 +211,9 @@ double elementsSent(const Mesh &mesh, const Collective &move, double before,
   case CollectiveKind::Broadcast:
   case CollectiveKind::Reduce:
     return share * before;
+  case CollectiveKind::Send:
+  case CollectiveKind::Receive:
+    break;
   }
   return 0;
 }

@@ -69,15 +69,16 @@ Number KernelEvaluator::round(Number n, Type type) {
   return n;
 }
 
-Number KernelEvaluator::combine(Reduction kind, Type type, Number a, Number b) {
+Number KernelEvaluator::combine(ReductionKind kind, Type type, Number a,
+                                Number b) {
   bool real = isa<FloatType>(type);
-  if (kind == Reduction::Sum)
+  if (kind == ReductionKind::Sum)
     return {a.real + b.real, a.integer + b.integer};
   bool larger =
       real ? b.real > a.real || std::isnan(b.real) : b.integer > a.integer;
   bool smaller =
       real ? b.real < a.real || std::isnan(b.real) : b.integer < a.integer;
-  return (kind == Reduction::Max ? larger : smaller) ? b : a;
+  return (kind == ReductionKind::Max ? larger : smaller) ? b : a;
 }
 
 Memory &KernelEvaluator::memoryOf(Value value) {
@@ -131,7 +132,7 @@ void KernelEvaluator::runPass(PassOp pass, int64_t columns) {
 }
 
 void KernelEvaluator::runOp(Operation &op) {
-  auto accumulate = [&](Reduction kind, Type type, Value value) {
+  auto accumulate = [&](ReductionKind kind, Type type, Value value) {
     auto it = running.find(&op);
     Number next = values[value];
     // Sums are kept in f64: this is what the order of additions is judged by.
@@ -159,7 +160,7 @@ void KernelEvaluator::runOp(Operation &op) {
   } else if (auto reduce = dyn_cast<ReduceOp>(op)) {
     accumulate(reduce.getKind(), reduce.getType(), reduce.getValue());
   } else if (auto scan = dyn_cast<ScanOp>(op)) {
-    accumulate(Reduction::Sum, scan.getType(), scan.getValue());
+    accumulate(ReductionKind::Sum, scan.getType(), scan.getValue());
     values[scan.getResult()] = round(running[&op], scan.getType());
   } else if (auto keep = dyn_cast<KeepOp>(op)) {
     auto type = cast<RankedTensorType>(keep.getRow().getType());
@@ -215,10 +216,12 @@ Number KernelEvaluator::scalar(Operation &op) {
       .Case([&](arith::DivFOp) { return real(v[0].real / v[1].real); })
       .Case([&](arith::NegFOp) { return real(-v[0].real); })
       .Case([&](arith::MaximumFOp) {
-        return combine(Reduction::Max, op.getOperand(0).getType(), v[1], v[0]);
+        return combine(ReductionKind::Max, op.getOperand(0).getType(), v[1],
+                       v[0]);
       })
       .Case([&](arith::MinimumFOp) {
-        return combine(Reduction::Min, op.getOperand(0).getType(), v[1], v[0]);
+        return combine(ReductionKind::Min, op.getOperand(0).getType(), v[1],
+                       v[0]);
       })
       .Case([&](arith::AddIOp) { return integer(v[0].integer + v[1].integer); })
       .Case([&](arith::SubIOp) { return integer(v[0].integer - v[1].integer); })

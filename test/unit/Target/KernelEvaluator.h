@@ -53,7 +53,7 @@ private:
   int64_t offset(mlir::AffineMap map, mlir::ValueRange indices);
   Memory &memoryOf(mlir::Value value);
   static Number round(Number number, mlir::Type type);
-  static Number combine(exec::Reduction kind, mlir::Type type, Number a,
+  static Number combine(exec::ReductionKind kind, mlir::Type type, Number a,
                         Number b);
 
   exec::KernelOp kernel;

@@ -42,7 +42,7 @@ struct ExchangeCall {
   /// Of one member's block.
   int64_t elements = 0;
   DType dtype = DType::F32;
-  Reduction reduction = Reduction::Sum;
+  ReductionKind reduction = ReductionKind::Sum;
   /// The root, or the other end.
   int32_t peer = 0;
 };

@@ -19,6 +19,8 @@
 #ifndef CLEAVE_EXECUTABLE_FORMAT_PROGRAM_H
 #define CLEAVE_EXECUTABLE_FORMAT_PROGRAM_H
 
+#include "cleave/Support/CollectiveKind.h"
+#include "cleave/Support/ReductionKind.h"
 #include "cleave/Support/TargetTraits.h"
 #include <cstdint>
 #include <functional>
@@ -438,20 +440,8 @@ struct CheckCommand {
   bool operator==(const CheckCommand &) const = default;
 };
 
-/// The kind of a collective; see Communicator.h.
-enum class CollectiveKind : uint8_t {
-  AllReduce,
-  AllGather,
-  ReduceScatter,
-  AllToAll,
-  Permute,
-  Broadcast,
-  Reduce,
-  Send,
-  Receive
-};
-
-enum class Reduction : uint8_t { Sum, Max, Min };
+using cleave::CollectiveKind;
+using cleave::ReductionKind;
 
 /// A block that one rank sends to another, with its layout at both ends.
 /// Strides and offsets are in elements.
@@ -475,7 +465,7 @@ struct ExchangeBlock {
 /// other of which has the index `root`.
 struct CollectiveCommand : ExchangeBlock {
   CollectiveKind collective = CollectiveKind::AllReduce;
-  Reduction reduction = Reduction::Sum;
+  ReductionKind reduction = ReductionKind::Sum;
   DType dtype = DType::F32;
   std::vector<Digit> axes;
   /// Further blocks that are exchanged together.

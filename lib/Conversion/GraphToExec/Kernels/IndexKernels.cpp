@@ -45,16 +45,16 @@ struct TopKModel
     SmallVector<Value> values, indices;
     for (int64_t i = 0; i < static_cast<int64_t>(op.getK()); ++i) {
       Value open = left ? f.select(left, keys, infinity(true)) : keys;
-      Value top = reduce(ReductionKind::max, open);
+      Value top = reduce(ReductionKind::Max, open);
       Value here = f.compare(Predicate::eq, open, top);
       if (left)
         here = AndOp::create(b, op.getLoc(), here, left);
       Value at = f.select(here, index, f.scalar(index, size));
       Value chosen =
-          reduce(ReductionKind::min, f.broadcast(at, type.getShape()));
+          reduce(ReductionKind::Min, f.broadcast(at, type.getShape()));
       Value is = f.compare(Predicate::eq, index, chosen);
       values.push_back(
-          reduce(ReductionKind::sum, f.select(is, x, f.scalar(x, 0.0))));
+          reduce(ReductionKind::Sum, f.select(is, x, f.scalar(x, 0.0))));
       indices.push_back(chosen);
       Value rest = NotOp::create(b, op.getLoc(), is);
       left =

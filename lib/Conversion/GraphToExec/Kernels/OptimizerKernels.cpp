@@ -308,7 +308,7 @@ struct GlobalNormModel
       Value square = MulOp::create(b, op.getLoc(), wide, wide);
       Value sum = square;
       if (type.getRank() != 0)
-        sum = ReduceOp::create(b, op.getLoc(), ReductionKind::sum, square,
+        sum = ReduceOp::create(b, op.getLoc(), ReductionKind::Sum, square,
                                b.getDenseI64ArrayAttr(llvm::to_vector(
                                    llvm::seq<int64_t>(0, type.getRank()))));
       total =

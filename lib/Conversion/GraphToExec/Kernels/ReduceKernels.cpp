@@ -11,21 +11,8 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
-using exec::Reduction;
 
 namespace {
-
-Reduction reductionOf(ReductionKind kind) {
-  switch (kind) {
-  case ReductionKind::sum:
-    return Reduction::Sum;
-  case ReductionKind::max:
-    return Reduction::Max;
-  case ReductionKind::min:
-    return Reduction::Min;
-  }
-  llvm_unreachable("covered switch");
-}
 
 struct ReduceModel
     : KernelLoweringInterface::ExternalModel<ReduceModel, ReduceOp> {
@@ -71,7 +58,7 @@ struct ReduceModel
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<ReduceOp>(operation);
     auto type = tensorTypeOf(op.getInput());
-    Reduction kind = reductionOf(op.getKind());
+    ReductionKind kind = op.getKind();
     switch (formOf(op)) {
     case Form::None:
       k.define(op.getOutput(), k.readInOrder(op.getInput()));
@@ -102,10 +89,10 @@ struct ReduceModel
             k.read(op.getInput(), Access::get(type, sizes, dims, {}, begin));
         if (!sum)
           sum = x;
-        else if (kind == Reduction::Sum)
+        else if (kind == ReductionKind::Sum)
           sum = k.add(sum, x);
         else
-          sum = kind == Reduction::Max ? k.max(sum, x) : k.min(sum, x);
+          sum = kind == ReductionKind::Max ? k.max(sum, x) : k.min(sum, x);
       }
       k.define(op.getOutput(), sum);
       break;

@@ -11,7 +11,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
-using exec::Reduction;
 
 namespace {
 
@@ -28,7 +27,7 @@ ArrayRef<int64_t> shapeOf(Value value) {
 
 /// sum over the row / columns.
 Value rowMean(KernelBuilder &k, Value x) {
-  Value sum = k.reduce(Reduction::Sum, x);
+  Value sum = k.reduce(ReductionKind::Sum, x);
   return k.div(sum, k.constant(x.getType(), k.getCols()));
 }
 
@@ -81,7 +80,7 @@ LogicalResult emit(LayerNormWeightGradOp op, KernelBuilder &k) {
   Value mean = k.readInOrder(op.getMean(), Level::Row);
   Value rstd = k.readInOrder(op.getRstd(), Level::Row);
   Value normal = k.mul(k.sub(x, mean), rstd);
-  k.accumulate(Reduction::Sum, k.mul(g, normal), op.getOutput());
+  k.accumulate(ReductionKind::Sum, k.mul(g, normal), op.getOutput());
   return success();
 }
 
@@ -112,7 +111,7 @@ LogicalResult emit(RmsNormWeightGradOp op, KernelBuilder &k) {
   Value g = k.readInOrder(op.getGradient());
   Value x = k.readInOrder(op.getInput());
   Value rstd = k.readInOrder(op.getRstd(), Level::Row);
-  k.accumulate(Reduction::Sum, k.mul(g, k.mul(x, rstd)), op.getOutput());
+  k.accumulate(ReductionKind::Sum, k.mul(g, k.mul(x, rstd)), op.getOutput());
   return success();
 }
 
@@ -122,9 +121,9 @@ LogicalResult emit(RmsNormWeightGradOp op, KernelBuilder &k) {
 
 LogicalResult emit(SoftmaxOp op, KernelBuilder &k) {
   Value x = k.readInOrder(op.getInput());
-  Value shifted = k.sub(x, k.reduce(Reduction::Max, x));
+  Value shifted = k.sub(x, k.reduce(ReductionKind::Max, x));
   Value e = k.exp(shifted);
-  Value sum = k.reduce(Reduction::Sum, e);
+  Value sum = k.reduce(ReductionKind::Sum, e);
   if (op.getLog())
     k.define(op.getOutput(), k.sub(shifted, k.log(sum)));
   else
@@ -136,11 +135,11 @@ LogicalResult emit(SoftmaxGradOp op, KernelBuilder &k) {
   Value g = k.readInOrder(op.getGradient());
   Value y = k.readInOrder(op.getOutput());
   if (op.getLog()) {
-    Value sum = k.reduce(Reduction::Sum, g);
+    Value sum = k.reduce(ReductionKind::Sum, g);
     k.define(op.getInputGradient(), k.sub(g, k.mul(k.exp(y), sum)));
     return success();
   }
-  Value sum = k.reduce(Reduction::Sum, k.mul(g, y));
+  Value sum = k.reduce(ReductionKind::Sum, k.mul(g, y));
   k.define(op.getInputGradient(), k.mul(y, k.sub(g, sum)));
   return success();
 }
@@ -162,10 +161,10 @@ LogicalResult emit(CrossEntropyOp op, KernelBuilder &k) {
   auto [target, valid] = readTarget(k, op.getTargets(), op.getIgnoreIndex());
   Value x = k.readInOrder(op.getLogits());
   Type t = x.getType();
-  Value max = k.reduce(Reduction::Max, x);
+  Value max = k.reduce(ReductionKind::Max, x);
   Value shifted = k.sub(x, max);
   // Subtracts first: the loss is then accurate for large logits too.
-  Value logSum = k.log(k.reduce(Reduction::Sum, k.exp(shifted)));
+  Value logSum = k.log(k.reduce(ReductionKind::Sum, k.exp(shifted)));
 
   // The index of the row's first element, plus the target.
   SmallVector<int64_t> lead(type.getShape().drop_back());
@@ -197,7 +196,7 @@ LogicalResult emit(CrossEntropyGradOp op, KernelBuilder &k) {
   g = k.select(valid, g, k.constant(t, 0));
   // The rounding error of a large log-sum-exp is one factor for the whole row.
   Value p = k.exp(k.sub(x, lse));
-  p = k.mul(p, k.div(k.constant(t, 1), k.reduce(Reduction::Sum, p)));
+  p = k.mul(p, k.div(k.constant(t, 1), k.reduce(ReductionKind::Sum, p)));
   double smoothing = op.getLabelSmoothing().convertToDouble();
   Value column = k.index(type.getShape(), type.getRank() - 1);
   Value hit = arith::CmpIOp::create(b, k.getLoc(), arith::CmpIPredicate::eq,

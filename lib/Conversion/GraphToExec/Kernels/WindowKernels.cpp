@@ -11,7 +11,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
-using exec::Reduction;
 
 namespace {
 
@@ -84,7 +83,7 @@ struct PatchesGradModel
       steps.push_back(strides[1 + i]);
     }
     Value g = k.readIndexed(op.getGradient(), access, indices, steps, where);
-    k.define(op.getOutput(), k.reduce(Reduction::Sum, g), Level::Row);
+    k.define(op.getOutput(), k.reduce(ReductionKind::Sum, g), Level::Row);
     return success();
   }
 };

@@ -68,10 +68,10 @@ static LogicalResult verifyStarts(CollectiveOp op, StringRef name,
 }
 
 /// The reductions of communicators; see Communicator.h.
-static bool canReduce(Type type, Reduction reduction) {
+static bool canReduce(Type type, ReductionKind reduction) {
   if (isa<FloatType>(type) || type.isInteger(64) || type.isInteger(32))
     return true;
-  return reduction != Reduction::Sum &&
+  return reduction != ReductionKind::Sum &&
          (type.isInteger(8) || type.isInteger(1));
 }
 

@@ -189,7 +189,7 @@ Value KernelBuilder::lookup(Value result) const {
   return values.lookup(result);
 }
 
-void KernelBuilder::accumulate(Reduction kind, Value value, Value result) {
+void KernelBuilder::accumulate(ReductionKind kind, Value value, Value result) {
   value = cast(value, tensorTypeOf(result).getElementType());
   Access access = Access::identity(tensorTypeOf(result));
   AffineExpr expr = accessExpr(b.getContext(), access.joinedMemory(), 0, 1,
@@ -202,7 +202,8 @@ void KernelBuilder::accumulate(Reduction kind, Value value, Value result) {
                        AffineMap::get(2, 0, expr));
 }
 
-void KernelBuilder::accumulateAll(Reduction kind, Value value, Value result) {
+void KernelBuilder::accumulateAll(ReductionKind kind, Value value,
+                                  Value result) {
   if (placement == Level::Element)
     value = reduce(kind, value);
   value = cast(value, tensorTypeOf(result).getElementType());
@@ -216,7 +217,7 @@ void KernelBuilder::accumulateAll(Reduction kind, Value value, Value result) {
 // Rows, indices, random bits
 //===----------------------------------------------------------------------===//
 
-Value KernelBuilder::reduce(Reduction kind, Value value, bool ordered) {
+Value KernelBuilder::reduce(ReductionKind kind, Value value, bool ordered) {
   auto op = ReduceOp::create(b, loc, kind, value);
   if (ordered)
     op->setAttr(kOrderedAttr, b.getUnitAttr());

@@ -32,7 +32,7 @@ static bool isSumOfInputs(func::FuncOp entry, Value value) {
          dependsOnInputsAlone(entry, value) &&
          llvm::any_of(backwardSlice(value), [](Operation *op) {
            auto reduce = dyn_cast<ReduceOp>(op);
-           return reduce && reduce.getKind() == ReductionKind::sum;
+           return reduce && reduce.getKind() == ReductionKind::Sum;
          });
 }
 

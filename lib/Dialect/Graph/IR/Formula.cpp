@@ -36,7 +36,7 @@ Value Formula::select(Value condition, Value a, Value b) {
 Value Formula::sum(Value a, ArrayRef<int64_t> dims) {
   if (dims.empty())
     return a;
-  return ReduceOp::create(builder, loc, ReductionKind::sum, a, dims);
+  return ReduceOp::create(builder, loc, ReductionKind::Sum, a, dims);
 }
 Value Formula::contract(StringRef equation, Value a, Value b, Type element) {
   TypeAttr wider;

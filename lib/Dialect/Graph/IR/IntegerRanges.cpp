@@ -127,7 +127,7 @@ static Range rangeOf(GatherOp op, Ranges in) {
 }
 
 static Range rangeOf(ReduceOp op, Ranges in) {
-  if (op.getKind() != ReductionKind::sum)
+  if (op.getKind() != ReductionKind::Sum)
     return joined(in);
   int64_t count = 1;
   for (int64_t dim : op.getDims())

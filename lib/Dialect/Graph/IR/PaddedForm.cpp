@@ -28,9 +28,10 @@ TypedAttr cleave::graph::paddingFill(const Factor &factor, Type element) {
   Builder builder(element.getContext());
   if (factor.padding == PaddingNeed::Any)
     return {};
-  if (factor.padding == PaddingNeed::Zero || factor.partial == PartialKind::Sum)
+  if (factor.padding == PaddingNeed::Zero ||
+      factor.partial == ReductionKind::Sum)
     return builder.getZeroAttr(element);
-  bool least = factor.partial == PartialKind::Max;
+  bool least = factor.partial == ReductionKind::Max;
   if (auto type = dyn_cast<FloatType>(element)) {
     const llvm::fltSemantics &semantics = type.getFloatSemantics();
     return builder.getFloatAttr(

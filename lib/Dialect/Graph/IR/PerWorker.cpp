@@ -240,7 +240,7 @@ ShardingRule WorkerRule::build(PerWorkerOp op) {
   SmallVector<int64_t, 1> workers;
   if (op.getWorkers() > 1)
     workers.push_back(rule.addFactor(op.getWorkers(), FactorKind::Parallel,
-                                     PartialKind::Sum, PaddingNeed::Refused));
+                                     ReductionKind::Sum, PaddingNeed::Refused));
   auto insertOne = [&](FactorMapping &mapping, Type type, int64_t dim) {
     if (dim >= 0)
       insert(mapping, dim, dim > 0 ? before(type, dim) : 1, workers);

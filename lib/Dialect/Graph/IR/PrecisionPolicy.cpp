@@ -64,7 +64,7 @@ struct OfLinear {
 struct OfReduction {
   static OperandPrecision of(Operation *op, unsigned) {
     ReductionKind kind = cast<ReduceOp>(op).getKind();
-    return kind == ReductionKind::max || kind == ReductionKind::min ? Same
+    return kind == ReductionKind::Max || kind == ReductionKind::Min ? Same
                                                                     : F32;
   }
 };

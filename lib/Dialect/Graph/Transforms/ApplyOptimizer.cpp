@@ -269,7 +269,7 @@ bool isCount(Value value) {
     return true;
   Operation *op = value.getDefiningOp();
   if (auto reduce = dyn_cast_or_null<ReduceOp>(op);
-      reduce && reduce.getKind() != ReductionKind::sum)
+      reduce && reduce.getKind() != ReductionKind::Sum)
     return false;
   if (isa_and_nonnull<CastOp, ReduceOp, ReshapeOp, BroadcastOp>(op))
     return isCount(op->getOperand(0));

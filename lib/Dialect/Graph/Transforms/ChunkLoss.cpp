@@ -186,7 +186,7 @@ bool Head::matchGradientUse(OpOperand &use) {
     return matchContraction(contract, use.get());
   auto reduce = dyn_cast<ReduceOp>(user);
   if (!reduce || uses.bias || !projection.bias ||
-      reduce.getKind() != ReductionKind::sum)
+      reduce.getKind() != ReductionKind::Sum)
     return false;
   // All dimensions but the last.
   int64_t last = reduce.getInput().getType().getRank() - 1;

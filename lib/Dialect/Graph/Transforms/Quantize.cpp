@@ -61,7 +61,7 @@ static Value quantize(Formula &f, Value weight, ArrayRef<int64_t> inputs) {
   ArrayRef<int64_t> shape = tensorTypeOf(w).getShape();
   Value size = AbsOp::create(f.builder, f.loc, w);
   Value scale = f.div(
-      ReduceOp::create(f.builder, f.loc, ReductionKind::max, size, inputs),
+      ReduceOp::create(f.builder, f.loc, ReductionKind::Max, size, inputs),
       f.scalar(w, kLargest));
   // A channel of zeros has codes of zero.
   Value divisor = f.select(f.compare(Predicate::eq, scale, f.scalar(w, 0.0)),

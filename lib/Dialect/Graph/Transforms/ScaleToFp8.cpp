@@ -174,7 +174,7 @@ void Scaling::write(ScaledTensor &tensor) {
   Formula f{builder, tensor.whole.getLoc()};
   Value size = AbsOp::create(builder, f.loc, tensor.whole);
   Value amax = ReduceOp::create(
-      builder, f.loc, ReductionKind::max, size,
+      builder, f.loc, ReductionKind::Max, size,
       llvm::to_vector(llvm::seq<int64_t>(0, tensorTypeOf(size).getRank())));
   builder.setInsertionPoint(block.getTerminator());
   Value history = f.reshape(amax, {1}), most = amax;
@@ -185,7 +185,7 @@ void Scaling::write(ScaledTensor &tensor) {
     // wherever the state is.
     most = MaximumOp::create(
         builder, f.loc,
-        ReduceOp::create(builder, f.loc, ReductionKind::max, kept, {0}), amax);
+        ReduceOp::create(builder, f.loc, ReductionKind::Max, kept, {0}), amax);
     history = ConcatOp::create(builder, f.loc, ValueRange{kept, history}, 0);
   }
   constexpr double infinity = std::numeric_limits<double>::infinity();

@@ -83,22 +83,22 @@ func::FuncOp InvokeOp::getPartFunction() {
                                                             getCalleeAttr());
 }
 
-StringRef cleave::pipe::accumulationOf(graph::PartialKind kind) {
+StringRef cleave::pipe::accumulationOf(graph::ReductionKind kind) {
   switch (kind) {
-  case graph::PartialKind::Sum:
+  case graph::ReductionKind::Sum:
     return kAccumulate;
-  case graph::PartialKind::Max:
+  case graph::ReductionKind::Max:
     return kAccumulateMax;
-  case graph::PartialKind::Min:
+  case graph::ReductionKind::Min:
     return kAccumulateMin;
   }
   return kAccumulate;
 }
 
-std::optional<graph::PartialKind> InvokeOp::getAccumulation(unsigned index) {
-  for (graph::PartialKind kind :
-       {graph::PartialKind::Sum, graph::PartialKind::Max,
-        graph::PartialKind::Min})
+std::optional<graph::ReductionKind> InvokeOp::getAccumulation(unsigned index) {
+  for (graph::ReductionKind kind :
+       {graph::ReductionKind::Sum, graph::ReductionKind::Max,
+        graph::ReductionKind::Min})
     if (getKind(index) == accumulationOf(kind))
       return kind;
   return std::nullopt;

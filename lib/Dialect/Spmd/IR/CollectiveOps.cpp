@@ -13,7 +13,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using machines::Exchange;
 
 #include "cleave/Dialect/Spmd/IR/SpmdInterfaces.cpp.inc"
 
@@ -32,8 +31,8 @@ static double elementsOf(Value value) {
 
 /// What one rank sends in an exchange over `axes`.
 static double elementsSent(const Mesh &mesh, ArrayRef<AxisRef> axes,
-                           machines::Exchange exchange, double elements) {
-  return machines::elementsSent(exchange, mesh.size(mesh.deviceAxes(axes)),
+                           CollectiveKind kind, double elements) {
+  return machines::elementsSent(kind, mesh.size(mesh.deviceAxes(axes)),
                                 elements);
 }
 
@@ -124,7 +123,7 @@ AxisList AllReduceOp::getCommunicationAxes() {
 }
 
 double AllReduceOp::getElementsSent(const Mesh &mesh) {
-  return elementsSent(mesh, getAxes().getAxes(), Exchange::AllReduce,
+  return elementsSent(mesh, getAxes().getAxes(), CollectiveKind::AllReduce,
                       elementsOf(getInput()));
 }
 
@@ -162,7 +161,7 @@ FlatSymbolRefAttr AllGatherOp::getCommunicationMesh() {
 AxisList AllGatherOp::getCommunicationAxes() { return flatten(getSharding()); }
 
 double AllGatherOp::getElementsSent(const Mesh &mesh) {
-  return elementsSent(mesh, getCommunicationAxes(), Exchange::AllGather,
+  return elementsSent(mesh, getCommunicationAxes(), CollectiveKind::AllGather,
                       elementsOf(getOutput()));
 }
 
@@ -187,8 +186,8 @@ AxisList ReduceScatterOp::getCommunicationAxes() {
 }
 
 double ReduceScatterOp::getElementsSent(const Mesh &mesh) {
-  return elementsSent(mesh, getCommunicationAxes(), Exchange::ReduceScatter,
-                      elementsOf(getInput()));
+  return elementsSent(mesh, getCommunicationAxes(),
+                      CollectiveKind::ReduceScatter, elementsOf(getInput()));
 }
 
 //===----------------------------------------------------------------------===//
@@ -227,7 +226,7 @@ AxisList AllToAllOp::getCommunicationAxes() {
 }
 
 double AllToAllOp::getElementsSent(const Mesh &mesh) {
-  return elementsSent(mesh, getAxes().getAxes(), Exchange::AllToAll,
+  return elementsSent(mesh, getAxes().getAxes(), CollectiveKind::AllToAll,
                       elementsOf(getInput()));
 }
 
@@ -319,7 +318,7 @@ factorsBehind(cleave::graph::ShardingRule &rule, RankedTensorType whole,
   bool cut = parts > 1 && whole.getDimSize(dim) % parts == 0;
   if (cut)
     rule.addFactor(parts, cleave::graph::FactorKind::Parallel,
-                   cleave::graph::PartialKind::Sum,
+                   cleave::graph::ReductionKind::Sum,
                    cleave::graph::PaddingNeed::Refused);
   cleave::graph::FactorMapping mapping;
   for (auto [i, size] : llvm::enumerate(whole.getShape())) {
@@ -391,7 +390,7 @@ static LogicalResult verifyPart(Op op, RankedTensorType whole,
 /// receive it or contribute to it.
 template <typename Op>
 static double partSent(Op op, const Mesh &mesh, Value part) {
-  return elementsSent(mesh, op.getAxes().getAxes(), Exchange::Broadcast,
+  return elementsSent(mesh, op.getAxes().getAxes(), CollectiveKind::Broadcast,
                       elementsOf(part));
 }
 

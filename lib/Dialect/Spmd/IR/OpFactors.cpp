@@ -116,7 +116,8 @@ PartialPlan cleave::spmd::planPartials(const Mesh &mesh,
     // that shards the op itself.
     ArrayRef<unsigned> kept;
     int64_t best = -1;
-    if (partial.kind == PartialKind::Sum && !mesh.overlap(partial.axis, split))
+    if (partial.kind == ReductionKind::Sum &&
+        !mesh.overlap(partial.axis, split))
       for (ArrayRef<unsigned> set : rule.linear) {
         bool complete = llvm::all_of(set, [&](unsigned operand) {
           return llvm::is_contained(holders, operand);

@@ -63,9 +63,9 @@ static ParseResult parseDim(AsmParser &parser, AxisList &axes, bool &open) {
 /// `"tp"`, `max "tp"` or `min "tp"`
 static ParseResult parsePartial(AsmParser &parser, PartialAxis &partial) {
   if (!parser.parseOptionalKeyword("max"))
-    partial.kind = PartialKind::Max;
+    partial.kind = ReductionKind::Max;
   else if (!parser.parseOptionalKeyword("min"))
-    partial.kind = PartialKind::Min;
+    partial.kind = ReductionKind::Min;
   else
     (void)parser.parseOptionalKeyword("sum");
   return parseAxis(parser, partial.axis);

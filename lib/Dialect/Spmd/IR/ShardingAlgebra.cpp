@@ -29,8 +29,8 @@ bool Sharding::splits(const Mesh &mesh, const AxisRef &axis) const {
       dims, [&](const AxisList &axes) { return mesh.overlap(axis, axes); });
 }
 
-std::optional<PartialKind> Sharding::partialOn(const Mesh &mesh,
-                                               const AxisRef &axis) const {
+std::optional<ReductionKind> Sharding::partialOn(const Mesh &mesh,
+                                                 const AxisRef &axis) const {
   for (const PartialAxis &entry : partial)
     if (mesh.overlap(axis, entry.axis))
       return entry.kind;
@@ -53,8 +53,8 @@ std::string Sharding::str() const {
   if (!partial.empty()) {
     os << ", partial = {";
     llvm::interleaveComma(partial, os, [&](const PartialAxis &p) {
-      if (p.kind != PartialKind::Sum)
-        os << (p.kind == PartialKind::Max ? "max " : "min ");
+      if (p.kind != ReductionKind::Sum)
+        os << (p.kind == ReductionKind::Max ? "max " : "min ");
       os << p.axis.str();
     });
     os << "}";
@@ -77,7 +77,7 @@ cleave::spmd::localShape(const Mesh &mesh, const Sharding &sharding,
 
 /// The digits on which a value is partial in the order of the mesh, by kind.
 static AxisList partialDigits(const Mesh &mesh, ArrayRef<PartialAxis> partial,
-                              PartialKind kind) {
+                              ReductionKind kind) {
   AxisList digits;
   for (const PartialAxis &entry : partial)
     if (entry.kind == kind && mesh.size(entry.axis) > 1)
@@ -91,8 +91,8 @@ static AxisList partialDigits(const Mesh &mesh, ArrayRef<PartialAxis> partial,
 PartialList cleave::spmd::joinPartial(const Mesh &mesh,
                                       ArrayRef<PartialAxis> partial) {
   PartialList result;
-  for (PartialKind kind :
-       {PartialKind::Sum, PartialKind::Max, PartialKind::Min})
+  for (ReductionKind kind :
+       {ReductionKind::Sum, ReductionKind::Max, ReductionKind::Min})
     for (const AxisRef &digit : partialDigits(mesh, partial, kind))
       result.push_back({digit, kind});
   return result;
@@ -126,9 +126,9 @@ cleave::spmd::withoutPartial(const Mesh &mesh, ArrayRef<PartialAxis> partial,
 bool cleave::spmd::samePartial(const Mesh &mesh, ArrayRef<PartialAxis> a,
                                ArrayRef<PartialAxis> b) {
   return llvm::all_of(
-      std::initializer_list<PartialKind>{PartialKind::Sum, PartialKind::Max,
-                                         PartialKind::Min},
-      [&](PartialKind kind) {
+      std::initializer_list<ReductionKind>{
+          ReductionKind::Sum, ReductionKind::Max, ReductionKind::Min},
+      [&](ReductionKind kind) {
         return partialDigits(mesh, a, kind) == partialDigits(mesh, b, kind);
       });
 }

@@ -16,7 +16,6 @@ using namespace cleave;
 using namespace cleave::spmd;
 
 #include "cleave/Dialect/Spmd/IR/SpmdDialect.cpp.inc"
-#include "cleave/Dialect/Spmd/IR/SpmdEnums.cpp.inc"
 
 void SpmdDialect::initialize() {
   registerAttributes();

@@ -10,6 +10,7 @@
 
 include "cleave/Dialect/Exec/IR/ExecDialect.td"
 include "cleave/Dialect/Exec/IR/ExecInterfaces.td"
+include "cleave/Dialect/Graph/IR/Kinds.td"
 
 //===----------------------------------------------------------------------===//
 // Memory
@@ -350,18 +351,6 @@ def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
 // Communication
 //===----------------------------------------------------------------------===//
 
-def Exec_CollectiveKind : I32EnumAttr<"CollectiveKind",
-    "kind of exchange", [
-    I32EnumAttrCase<"AllReduce", 0, "all_reduce">,
-    I32EnumAttrCase<"AllGather", 1, "all_gather">,
-    I32EnumAttrCase<"ReduceScatter", 2, "reduce_scatter">,
-    I32EnumAttrCase<"AllToAll", 3, "all_to_all">,
-    I32EnumAttrCase<"Permute", 4, "permute">,
-    I32EnumAttrCase<"Broadcast", 5, "broadcast">,
-    I32EnumAttrCase<"Reduce", 6, "reduce">]> {
-  let cppNamespace = "::cleave::exec";
-}
-
 def Exec_CollectiveOp : Exec_Command<"collective",
     [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>],
     ["getShares", "canWriteResult", "canReadOperand"]> {
@@ -384,12 +373,12 @@ def Exec_CollectiveOp : Exec_Command<"collective",
         : tensor<2x4xf32> -> tensor<4x4xf32>
     ```
   }];
-  let arguments = (ins Exec_CollectiveKind:$kind, AnyRankedTensor:$input,
+  let arguments = (ins CollectiveKind:$kind, AnyRankedTensor:$input,
                        Optional<AnyRankedTensor>:$into,
                        FlatSymbolRefAttr:$mesh, Exec_MeshAxesAttr:$axes,
                        DenseI64ArrayAttr:$block,
-                       DefaultValuedAttr<Exec_Reduction,
-                           "::cleave::exec::Reduction::Sum">:$reduction,
+                       DefaultValuedAttr<ReductionKind,
+                           "::cleave::ReductionKind::Sum">:$reduction,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$src_starts,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$dst_starts,
                        DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$sources,

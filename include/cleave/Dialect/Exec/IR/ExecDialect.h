@@ -30,6 +30,9 @@
 
 namespace cleave::exec {
 
+using cleave::CollectiveKind;
+using cleave::ReductionKind;
+
 /// On a part's argument: its content is not read after the part and may be
 /// overwritten.
 inline constexpr llvm::StringLiteral kDiesAttr = "exec.dies";

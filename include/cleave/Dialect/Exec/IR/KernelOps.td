@@ -9,22 +9,11 @@
 #define CLEAVE_DIALECT_EXEC_IR_KERNELOPS_TD
 
 include "cleave/Dialect/Exec/IR/ExecDialect.td"
+include "cleave/Dialect/Exec/IR/ExecEnums.td"
 include "cleave/Dialect/Exec/IR/ExecInterfaces.td"
+include "cleave/Dialect/Graph/IR/Kinds.td"
 include "mlir/IR/BuiltinAttributes.td"
 include "mlir/IR/RegionKindInterface.td"
-
-def Exec_Skeleton : I32EnumAttr<"Skeleton", "iteration order of a kernel", [
-    I32EnumAttrCase<"Map", 0, "map">, I32EnumAttrCase<"Row", 1, "row">,
-    I32EnumAttrCase<"Column", 2, "column">,
-    I32EnumAttrCase<"Gather", 3, "gather">]> {
-  let cppNamespace = "::cleave::exec";
-}
-
-def Exec_Reduction : I32EnumAttr<"Reduction", "reduction", [
-    I32EnumAttrCase<"Sum", 0, "sum">, I32EnumAttrCase<"Max", 1, "max">,
-    I32EnumAttrCase<"Min", 2, "min">]> {
-  let cppNamespace = "::cleave::exec";
-}
 
 //===----------------------------------------------------------------------===//
 // The kernel and its launch
@@ -215,7 +204,7 @@ def Exec_AccumulateOp : Exec_Op<"accumulate"> {
     these are combined, and neighbouring groups before others. Outside a pass
     the output has one element.
   }];
-  let arguments = (ins Exec_Reduction:$kind, Exec_Scalar:$value,
+  let arguments = (ins ReductionKind:$kind, Exec_Scalar:$value,
                        AnyRankedTensor:$memory, AffineMapAttr:$map);
   let assemblyFormat = [{
     $kind $value `,` $memory `at` $map attr-dict `:` type($value) `,` type($memory)
@@ -230,7 +219,7 @@ def Exec_ReduceOp : Exec_Op<"reduce", [Pure, SameOperandsAndResultType]> {
     it. The order of combination depends on the target and is fixed for a given
     kernel.
   }];
-  let arguments = (ins Exec_Reduction:$kind, Exec_Scalar:$value);
+  let arguments = (ins ReductionKind:$kind, Exec_Scalar:$value);
   let results = (outs Exec_Scalar:$result);
   let assemblyFormat = "$kind $value attr-dict `:` type($value)";
 }

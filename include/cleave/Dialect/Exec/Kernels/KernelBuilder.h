@@ -138,15 +138,16 @@ public:
   void defineAt(mlir::Value result, mlir::Value value, const Access &access,
                 Level level = Level::Element);
   /// Defines `result[column]` as the combination of `value` over all rows.
-  void accumulate(exec::Reduction kind, mlir::Value value, mlir::Value result);
+  void accumulate(exec::ReductionKind kind, mlir::Value value,
+                  mlir::Value result);
   /// Defines the scalar `result` as the combination of `value` over all
   /// elements.
-  void accumulateAll(exec::Reduction kind, mlir::Value value,
+  void accumulateAll(exec::ReductionKind kind, mlir::Value value,
                      mlir::Value result);
 
   //===--- Rows -----------------------------------------------------------===//
 
-  mlir::Value reduce(exec::Reduction kind, mlir::Value value,
+  mlir::Value reduce(exec::ReductionKind kind, mlir::Value value,
                      bool ordered = false);
   mlir::Value scan(mlir::Value value, bool reverse);
   /// Index along one dimension of a nest of loops `sizes`, as i64.

@@ -9,6 +9,7 @@
 #define CLEAVE_DIALECT_GRAPH_IR_ELEMENTWISEOPS_TD
 
 include "cleave/Dialect/Graph/IR/GraphDialect.td"
+include "cleave/Dialect/Graph/IR/GraphEnums.td"
 
 /// A result element depends only on operand elements of the same index.
 def Graph_Pointwise : NativeOpTrait<"PointwiseOp">;
@@ -167,13 +168,6 @@ def Graph_PowOp : Graph_BinaryOp<"pow", Graph_FloatTensor, "a to the b"> {
 }
 def Graph_AndOp : Graph_BinaryOp<"and", Graph_BoolTensor, "Logical and", [Commutative]>;
 def Graph_OrOp  : Graph_BinaryOp<"or", Graph_BoolTensor, "Logical or", [Commutative]>;
-
-def Graph_Predicate : I32EnumAttr<"Predicate", "comparison", [
-    I32EnumAttrCase<"eq", 0>, I32EnumAttrCase<"ne", 1>,
-    I32EnumAttrCase<"lt", 2>, I32EnumAttrCase<"le", 3>,
-    I32EnumAttrCase<"gt", 4>, I32EnumAttrCase<"ge", 5>]> {
-  let cppNamespace = "::cleave::graph";
-}
 
 def Graph_CompareOp : Graph_InferredOp<"compare", [Graph_Pointwise]> {
   let summary = "Element-wise comparison";

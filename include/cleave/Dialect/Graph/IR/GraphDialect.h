@@ -19,6 +19,7 @@
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
 #include "cleave/Dialect/Graph/IR/IndexUse.h"
+#include "cleave/Dialect/Graph/IR/KindAttributes.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
 #include "cleave/Dialect/Graph/IR/PrecisionPolicy.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"

@@ -9,16 +9,11 @@
 #define CLEAVE_DIALECT_GRAPH_IR_SHAPEOPS_TD
 
 include "cleave/Dialect/Graph/IR/GraphDialect.td"
+include "cleave/Dialect/Graph/IR/Kinds.td"
 
 //===----------------------------------------------------------------------===//
 // Reductions
 //===----------------------------------------------------------------------===//
-
-def Graph_ReductionKind : I32EnumAttr<"ReductionKind", "reduction", [
-    I32EnumAttrCase<"sum", 0>, I32EnumAttrCase<"max", 1>,
-    I32EnumAttrCase<"min", 2>]> {
-  let cppNamespace = "::cleave::graph";
-}
 
 def Graph_ReduceOp : Graph_InferredOp<"reduce"> {
   let summary = "Reduction over dimensions, which are removed";
@@ -29,7 +24,7 @@ def Graph_ReduceOp : Graph_InferredOp<"reduce"> {
     %s = graph.reduce sum %x {dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xf32>
     ```
   }];
-  let arguments = (ins Graph_ReductionKind:$kind, Graph_Tensor:$input,
+  let arguments = (ins ReductionKind:$kind, Graph_Tensor:$input,
                        DenseI64ArrayAttr:$dims);
   let results = (outs Graph_Tensor:$output);
   let assemblyFormat =

@@ -14,14 +14,13 @@
 #ifndef CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULE_H
 #define CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULE_H
 
+#include "cleave/Support/ReductionKind.h"
 #include "llvm/ADT/SmallVector.h"
 #include <cstdint>
 
 namespace cleave::graph {
 
-/// How slices of a result combine when a factor that the result lacks is
-/// sharded.
-enum class PartialKind : uint8_t { Sum, Max, Min };
+using cleave::ReductionKind;
 
 /// What the padding of an unevenly sharded factor must hold in the operands, so
 /// that the valid elements of the results are right.
@@ -46,7 +45,8 @@ enum class FactorKind : uint8_t {
 struct Factor {
   int64_t size = 1;
   FactorKind kind = FactorKind::Parallel;
-  PartialKind partial = PartialKind::Sum;
+  /// How slices of a result that lacks the factor combine when it is sharded.
+  ReductionKind partial = ReductionKind::Sum;
   PaddingNeed padding = PaddingNeed::Any;
 };
 
@@ -86,7 +86,7 @@ struct ShardingRule {
 
   /// Adds a factor and returns its index.
   int64_t addFactor(int64_t size, FactorKind kind = FactorKind::Parallel,
-                    PartialKind partial = PartialKind::Sum,
+                    ReductionKind partial = ReductionKind::Sum,
                     PaddingNeed padding = PaddingNeed::Any) {
     factors.push_back({size, kind, partial, padding});
     return factors.size() - 1;

@@ -42,7 +42,7 @@ inline constexpr llvm::StringLiteral kConcatPrefix = "concat:";
 
 /// The kind of a result of which micro-batches give parts that are combined by
 /// `kind`.
-llvm::StringRef accumulationOf(graph::PartialKind kind);
+llvm::StringRef accumulationOf(graph::ReductionKind kind);
 
 /// Attribute of a program's result: the stage of a further holder of the
 /// updated value, whose update this result is.

@@ -169,7 +169,7 @@ def Pipe_InvokeOp : Pipe_Op<"invoke", [
     ::std::optional<int64_t> getConcatDim(unsigned index);
     bool isSaved(unsigned index) { return getKind(index) == "saved"; }
     /// How micro-batches are combined in an `accumulate` result; otherwise nothing.
-    ::std::optional<::cleave::graph::PartialKind> getAccumulation(unsigned index);
+    ::std::optional<::cleave::graph::ReductionKind> getAccumulation(unsigned index);
     bool isAccumulated(unsigned index) {
       return getAccumulation(index).has_value();
     }

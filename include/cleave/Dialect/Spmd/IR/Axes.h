@@ -28,7 +28,7 @@
 
 namespace cleave::spmd {
 
-using graph::PartialKind;
+using cleave::ReductionKind;
 
 /// An axis of the mesh, or a digit of one.
 struct AxisRef {
@@ -147,7 +147,7 @@ private:
 /// An axis on which a value is a partial result, and how parts combine.
 struct PartialAxis {
   AxisRef axis;
-  PartialKind kind = PartialKind::Sum;
+  ReductionKind kind = ReductionKind::Sum;
 
   bool operator==(const PartialAxis &other) const = default;
   PartialAxis allocateInto(mlir::StorageUniquer::StorageAllocator &a) const {
@@ -174,8 +174,8 @@ struct Sharding {
   /// True when `axis` splits a dimension.
   bool splits(const Mesh &mesh, const AxisRef &axis) const;
   /// The kind of partial result this is on `axis`, or nothing.
-  std::optional<PartialKind> partialOn(const Mesh &mesh,
-                                       const AxisRef &axis) const;
+  std::optional<ReductionKind> partialOn(const Mesh &mesh,
+                                         const AxisRef &axis) const;
   std::string str() const;
 };
 

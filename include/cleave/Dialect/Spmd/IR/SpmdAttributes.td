@@ -87,10 +87,4 @@ def Spmd_ShardingAttr : Spmd_Attr<"Sharding", "sharding"> {
   let genVerifyDecl = 1;
 }
 
-def Spmd_ReductionKind : I32EnumAttr<"ReductionKind", "reduction", [
-    I32EnumAttrCase<"sum", 0>, I32EnumAttrCase<"max", 1>,
-    I32EnumAttrCase<"min", 2>]> {
-  let cppNamespace = "::cleave::spmd";
-}
-
 #endif // CLEAVE_DIALECT_SPMD_IR_SPMDATTRIBUTES_TD

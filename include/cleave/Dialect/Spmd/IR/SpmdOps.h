@@ -71,7 +71,6 @@ inline llvm::hash_code hash_value(const DimSharding &dim) {
 } // namespace cleave::spmd
 
 #include "cleave/Dialect/Spmd/IR/SpmdDialect.h.inc"
-#include "cleave/Dialect/Spmd/IR/SpmdEnums.h.inc"
 
 #define GET_ATTRDEF_CLASSES
 #include "cleave/Dialect/Spmd/IR/SpmdAttributes.h.inc"

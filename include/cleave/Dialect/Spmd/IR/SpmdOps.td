@@ -11,6 +11,7 @@
 include "cleave/Dialect/Spmd/IR/SpmdAttributes.td"
 include "cleave/Dialect/Spmd/IR/SpmdInterfaces.td"
 include "cleave/Dialect/Graph/IR/GraphInterfaces.td"
+include "cleave/Dialect/Graph/IR/Kinds.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
@@ -65,7 +66,7 @@ def Spmd_AllReduceOp
     %g = spmd.all_reduce sum %p over @mesh {"mb"} : tensor<8x8xf32>
     ```
   }];
-  let arguments = (ins Spmd_ReductionKind:$kind, AnyRankedTensor:$input,
+  let arguments = (ins ReductionKind:$kind, AnyRankedTensor:$input,
                        FlatSymbolRefAttr:$mesh, Spmd_AxesAttr:$axes);
   let assemblyFormat = [{
     $kind $input `over` $mesh custom<AxisList>($axes) attr-dict `:` type($output)
@@ -98,7 +99,7 @@ def Spmd_ReduceScatterOp : Spmd_CollectiveOp<"reduce_scatter"> {
         : tensor<8x4xf32> -> tensor<2x4xf32>
     ```
   }];
-  let arguments = (ins Spmd_ReductionKind:$kind, AnyRankedTensor:$input,
+  let arguments = (ins ReductionKind:$kind, AnyRankedTensor:$input,
                        Spmd_ShardingAttr:$sharding);
   let assemblyFormat = [{
     $kind $input `by` $sharding attr-dict `:` type($input) `->` type($output)

@@ -29,7 +29,7 @@ public:
       bool kept = !std::is_same_v<Op, AttentionBiasGradOp>;
       return builder.factor(
           size, summed ? FactorKind::Reduction : FactorKind::Parallel,
-          PartialKind::Sum, kept ? PaddingNeed::Any : PaddingNeed::Zero);
+          ReductionKind::Sum, kept ? PaddingNeed::Any : PaddingNeed::Zero);
     };
     batch = outer(q[0]);
     groups = outer(k[1]);
@@ -46,7 +46,7 @@ public:
     auto pieces = [&](int64_t size, bool sum) {
       return builder.factor(size,
                             sum ? FactorKind::Reduction : FactorKind::Parallel,
-                            PartialKind::Sum, PaddingNeed::Refused);
+                            ReductionKind::Sum, PaddingNeed::Refused);
     };
     DimFactors block = pieces(blocks, summed);
     queryPieces = keyPieces = queries = keys = block;

@@ -12,7 +12,7 @@ using namespace cleave::graph;
 
 OpCost ReduceOp::getCost() {
   Saved saved;
-  if (getKind() != ReductionKind::sum)
+  if (getKind() != ReductionKind::Sum)
     saved = {{0}, {0}};
   return streamingCost(getOperation(), WorkClass::RowWise,
                        elementsOf(getInput()), saved);

@@ -16,7 +16,7 @@ CLEAVE_GRADIENTS(ReduceOp) {
     return success();
   Formula f{builder, getLoc()};
   ArrayRef<int64_t> shape = getInput().getType().getShape();
-  if (getKind() == ReductionKind::sum) {
+  if (getKind() == ReductionKind::Sum) {
     operandGradients[0] = f.expandTo(g, getDims(), shape);
     return success();
   }

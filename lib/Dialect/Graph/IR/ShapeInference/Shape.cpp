@@ -36,7 +36,7 @@ LogicalResult ReduceOp::inferReturnTypes(MLIRContext *,
   for (auto [i, size] : llvm::enumerate(input.getShape()))
     if (!removed.contains(i))
       shape.push_back(size);
-    else if (size == 0 && adaptor.getKind() != ReductionKind::sum)
+    else if (size == 0 && adaptor.getKind() != ReductionKind::Sum)
       return emitOptionalError(loc, "max and min of no elements (dimension ", i,
                                " is empty)");
   results.push_back(RankedTensorType::get(shape, input.getElementType()));

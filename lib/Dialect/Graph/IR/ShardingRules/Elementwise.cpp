@@ -145,7 +145,7 @@ ShardingRule DropoutOp::getShardingRule() {
     int64_t pieces = shapeOf(getStarts())[0];
     DimFactors &dim = mapping[*getStartsDim()];
     int64_t size = shapeOf(getOutput())[*getStartsDim()];
-    dim = builder.factor(pieces, FactorKind::Parallel, PartialKind::Sum,
+    dim = builder.factor(pieces, FactorKind::Parallel, ReductionKind::Sum,
                          PaddingNeed::Refused);
     builder.operand(getNumOperands() - 1) = {dim};
     llvm::append_range(dim, builder.factor(size / pieces));

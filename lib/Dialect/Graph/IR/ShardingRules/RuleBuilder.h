@@ -32,14 +32,14 @@ public:
 
   /// Adds a factor and returns it as the factors of a dimension of that size.
   DimFactors factor(int64_t size, FactorKind kind = FactorKind::Parallel,
-                    PartialKind partial = PartialKind::Sum,
+                    ReductionKind partial = ReductionKind::Sum,
                     PaddingNeed padding = PaddingNeed::Any) {
     if (size < 2)
       return {};
     return {rule.addFactor(size, kind, partial, padding)};
   }
   DimFactors sumFactor(int64_t size) {
-    return factor(size, FactorKind::Reduction, PartialKind::Sum,
+    return factor(size, FactorKind::Reduction, ReductionKind::Sum,
                   PaddingNeed::Zero);
   }
   DimFactors wholeFactor(int64_t size) {
@@ -52,7 +52,7 @@ public:
                         PaddingNeed padding = PaddingNeed::Any) {
     FactorMapping mapping;
     for (int64_t size : shape)
-      mapping.push_back(factor(size, kind, PartialKind::Sum, padding));
+      mapping.push_back(factor(size, kind, ReductionKind::Sum, padding));
     return mapping;
   }
 

@@ -13,22 +13,22 @@ using namespace cleave::graph;
 
 ShardingRule ReduceOp::getShardingRule() {
   RuleBuilder builder(getOperation());
-  auto kind = static_cast<PartialKind>(getKind());
+  ReductionKind kind = getKind();
   SmallVector<DimFactors> kept;
   for (auto [i, size] : llvm::enumerate(shapeOf(getInput()))) {
     bool reduced = llvm::is_contained(getDims(), static_cast<int64_t>(i));
     DimFactors factor =
         reduced
             ? builder.factor(size, FactorKind::Reduction, kind,
-                             kind == PartialKind::Sum ? PaddingNeed::Zero
-                                                      : PaddingNeed::Identity)
+                             kind == ReductionKind::Sum ? PaddingNeed::Zero
+                                                        : PaddingNeed::Identity)
             : builder.factor(size);
     builder.operand(0)[i] = factor;
     if (!reduced)
       kept.push_back(factor);
   }
   llvm::copy(kept, builder.result(0).begin());
-  if (kind == PartialKind::Sum)
+  if (kind == ReductionKind::Sum)
     builder.linear({0});
   return builder.take();
 }
@@ -171,7 +171,7 @@ ShardingRule GatherOp::getShardingRule() {
   // An index out of range is an error on every shard.
   for (size_t i = 0; i < batch; ++i)
     input[i] = builder.factor(shapeOf(getInput())[i], FactorKind::Parallel,
-                              PartialKind::Sum, PaddingNeed::Zero);
+                              ReductionKind::Sum, PaddingNeed::Zero);
   // Any element of the dimension may be read: a shard gives 0 for elements that
   // it does not hold. Booleans have no sum.
   int64_t size = shapeOf(getInput())[dim];
@@ -205,7 +205,7 @@ ShardingRule ScatterAddOp::getShardingRule() {
     DimFactors factor =
         index
             ? builder.sumFactor(size)
-            : builder.factor(size, FactorKind::Parallel, PartialKind::Sum,
+            : builder.factor(size, FactorKind::Parallel, ReductionKind::Sum,
                              i < batch ? PaddingNeed::Zero : PaddingNeed::Any);
     builder.operand(0)[i] = factor;
     if (index)

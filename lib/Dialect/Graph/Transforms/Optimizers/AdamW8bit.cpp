@@ -108,7 +108,7 @@ public:
 private:
   Value abs(Value value) { return AbsOp::create(b.builder, b.loc, value); }
   Value largestOf(Value value, ArrayRef<int64_t> dims) {
-    return ReduceOp::create(b.builder, b.loc, ReductionKind::max, value, dims);
+    return ReduceOp::create(b.builder, b.loc, ReductionKind::Max, value, dims);
   }
 
   /// The scale of each part, for each of its elements.

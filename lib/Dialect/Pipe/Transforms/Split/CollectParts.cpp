@@ -180,8 +180,7 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
     Slot slot{PartId::Prologue, stage};
     if (!flow.inPrologue(op))
       slot = {homeOf(from), stages.of(from).value_or(0)};
-    auto kind =
-        static_cast<graph::PartialKind>(cast<spmd::AllReduceOp>(op).getKind());
+    ReductionKind kind = cast<spmd::AllReduceOp>(op).getKind();
     return {slot, Export{summand, accumulationOf(kind).str()}};
   }
   if (stages.isBeforeUpdate(op))

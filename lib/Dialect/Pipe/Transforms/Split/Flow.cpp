@@ -269,11 +269,9 @@ LogicalResult Flow::findPrologue() {
         continue;
       // The location of the collective is that of its reader.
       if (!fromInputs.contains(op.getOperand(0))) {
-        // The location of the collective is that of its reader.
         InFlightDiagnostic error = emitError(op.getOperand(0).getLoc());
         error << "this is a "
-              << spmd::stringifyReductionKind(
-                     cast<spmd::AllReduceOp>(op).getKind())
+              << stringifyReductionKind(cast<spmd::AllReduceOp>(op).getKind())
               << " over micro-batches of values that depend on parameters, and "
                  "each micro-batch reads it";
         graph::setTopic(error, graph::ErrorTopic::CoupledSamples);

@@ -53,7 +53,7 @@ struct Layout {
   } kind = Whole;
   int64_t dim = 0;
   /// How the parts are combined.
-  graph::PartialKind partial = graph::PartialKind::Sum;
+  graph::ReductionKind partial = graph::ReductionKind::Sum;
 };
 
 /// Whether updates join backward.

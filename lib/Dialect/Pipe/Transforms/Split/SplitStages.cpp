@@ -64,8 +64,7 @@ static void separateReductions(func::FuncOp function, const spmd::Mesh &mesh) {
     first.setAxesAttr(spmd::AxesAttr::get(op.getContext(), batches));
     if (std::optional<spmd::Sharding> own = spmd::writtenSharding(op)) {
       for (const spmd::AxisRef &axis : devices)
-        own->partial.push_back(
-            {axis, static_cast<spmd::PartialKind>(op.getKind())});
+        own->partial.push_back({axis, op.getKind()});
       spmd::annotate(first, spmd::ShardingAttr::get(op.getMeshAttr(), *own),
                      spmd::writtenGlobalType(op));
     }
@@ -132,7 +131,7 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
   while (!work.empty()) {
     spmd::AllReduceOp op = work.pop_back_val();
     Operation *sum = op.getInput().getDefiningOp();
-    if (op.getKind() != spmd::ReductionKind::sum || !sum || !isAddition(sum) ||
+    if (op.getKind() != spmd::ReductionKind::Sum || !sum || !isAddition(sum) ||
         !sum->hasOneUse() ||
         llvm::any_of(sum->getOperands(),
                      [](Value term) { return !term.getDefiningOp(); }) ||

@@ -57,7 +57,7 @@ static Error add(const Mesh &mesh, Sharding &sharding, unsigned dim,
 }
 
 static Error reduce(const Mesh &mesh, Sharding &sharding,
-                    ArrayRef<AxisRef> axes, PartialKind kind) {
+                    ArrayRef<AxisRef> axes, ReductionKind kind) {
   AxisList reduced = mesh.significant(axes);
   if (reduced.empty())
     return std::nullopt;
@@ -179,6 +179,9 @@ std::optional<std::string> cleave::spmd::applyCollective(const Mesh &mesh,
     break;
   case CollectiveKind::Slice:
     break;
+  case CollectiveKind::Send:
+  case CollectiveKind::Receive:
+    return "is no collective of a reshard";
   }
   if (move.kind == CollectiveKind::AllGather)
     return std::nullopt;
@@ -200,65 +203,64 @@ static SmallVector<AxisList, 4> dimsOf(ShardingAttr attribute) {
 
 std::optional<Collective> cleave::spmd::readCollective(Operation *op) {
   Collective move;
-  bool known =
-      llvm::TypeSwitch<Operation *, bool>(op)
-          .Case([&](SliceOp slice) {
-            move.kind = CollectiveKind::Slice;
-            move.dims = dimsOf(slice.getSharding());
-            return true;
-          })
-          .Case([&](AllReduceOp reduction) {
-            move.kind = CollectiveKind::AllReduce;
-            move.axes = AxisList(reduction.getAxes().getAxes());
-            move.reduction = static_cast<PartialKind>(reduction.getKind());
-            return true;
-          })
-          .Case([&](ReduceScatterOp reduction) {
-            move.kind = CollectiveKind::ReduceScatter;
-            move.dims = dimsOf(reduction.getSharding());
-            move.reduction = static_cast<PartialKind>(reduction.getKind());
-            return true;
-          })
-          .Case([&](AllGatherOp gather) {
-            move.kind = CollectiveKind::AllGather;
-            move.dims = dimsOf(gather.getSharding());
-            return true;
-          })
-          .Case([&](AllToAllOp exchange) {
-            move.kind = CollectiveKind::AllToAll;
-            move.axes = AxisList(exchange.getAxes().getAxes());
-            move.from = exchange.getFrom();
-            move.to = exchange.getTo();
-            return true;
-          })
-          .Case([&](PermuteOp permute) {
-            move.kind = CollectiveKind::Permute;
-            move.dims = dimsOf(permute.getFrom());
-            move.newDims = dimsOf(permute.getTo());
-            return true;
-          })
-          .Case([&](RotateOp rotate) {
-            move.kind = CollectiveKind::Rotate;
-            move.axes = AxisList(rotate.getAxes().getAxes());
-            move.from = rotate.getDim();
-            return true;
-          })
-          .Case([&](BroadcastOp broadcast) {
-            move.kind = CollectiveKind::Broadcast;
-            move.axes = AxisList(broadcast.getAxes().getAxes());
-            move.from = broadcast.getDim();
-            move.part = broadcast.getPart();
-            return true;
-          })
-          .Case([&](ReduceOp reduction) {
-            move.kind = CollectiveKind::Reduce;
-            move.axes = AxisList(reduction.getAxes().getAxes());
-            move.from = reduction.getDim();
-            move.part = reduction.getPart();
-            move.into = reduction.getInto();
-            return true;
-          })
-          .Default([](Operation *) { return false; });
+  bool known = llvm::TypeSwitch<Operation *, bool>(op)
+                   .Case([&](SliceOp slice) {
+                     move.kind = CollectiveKind::Slice;
+                     move.dims = dimsOf(slice.getSharding());
+                     return true;
+                   })
+                   .Case([&](AllReduceOp reduction) {
+                     move.kind = CollectiveKind::AllReduce;
+                     move.axes = AxisList(reduction.getAxes().getAxes());
+                     move.reduction = reduction.getKind();
+                     return true;
+                   })
+                   .Case([&](ReduceScatterOp reduction) {
+                     move.kind = CollectiveKind::ReduceScatter;
+                     move.dims = dimsOf(reduction.getSharding());
+                     move.reduction = reduction.getKind();
+                     return true;
+                   })
+                   .Case([&](AllGatherOp gather) {
+                     move.kind = CollectiveKind::AllGather;
+                     move.dims = dimsOf(gather.getSharding());
+                     return true;
+                   })
+                   .Case([&](AllToAllOp exchange) {
+                     move.kind = CollectiveKind::AllToAll;
+                     move.axes = AxisList(exchange.getAxes().getAxes());
+                     move.from = exchange.getFrom();
+                     move.to = exchange.getTo();
+                     return true;
+                   })
+                   .Case([&](PermuteOp permute) {
+                     move.kind = CollectiveKind::Permute;
+                     move.dims = dimsOf(permute.getFrom());
+                     move.newDims = dimsOf(permute.getTo());
+                     return true;
+                   })
+                   .Case([&](RotateOp rotate) {
+                     move.kind = CollectiveKind::Rotate;
+                     move.axes = AxisList(rotate.getAxes().getAxes());
+                     move.from = rotate.getDim();
+                     return true;
+                   })
+                   .Case([&](BroadcastOp broadcast) {
+                     move.kind = CollectiveKind::Broadcast;
+                     move.axes = AxisList(broadcast.getAxes().getAxes());
+                     move.from = broadcast.getDim();
+                     move.part = broadcast.getPart();
+                     return true;
+                   })
+                   .Case([&](ReduceOp reduction) {
+                     move.kind = CollectiveKind::Reduce;
+                     move.axes = AxisList(reduction.getAxes().getAxes());
+                     move.from = reduction.getDim();
+                     move.part = reduction.getPart();
+                     move.into = reduction.getInto();
+                     return true;
+                   })
+                   .Default([](Operation *) { return false; });
   return known ? std::optional(move) : std::nullopt;
 }
 
@@ -276,19 +278,18 @@ Value cleave::spmd::buildCollective(OpBuilder &builder, Location loc,
     return ShardingAttr::get(meshName, sharding);
   };
   auto axes = AxesAttr::get(builder.getContext(), move.axes);
-  auto kind = static_cast<ReductionKind>(move.reduction);
   Operation *op = nullptr;
   switch (move.kind) {
   case CollectiveKind::Slice:
     op = SliceOp::create(builder, loc, type, value, by(move.dims));
     break;
   case CollectiveKind::AllReduce:
-    op = AllReduceOp::create(builder, loc, type, kind, value,
+    op = AllReduceOp::create(builder, loc, type, move.reduction, value,
                              meshName.getValue(), axes);
     break;
   case CollectiveKind::ReduceScatter:
-    op =
-        ReduceScatterOp::create(builder, loc, type, kind, value, by(move.dims));
+    op = ReduceScatterOp::create(builder, loc, type, move.reduction, value,
+                                 by(move.dims));
     break;
   case CollectiveKind::AllGather:
     op = AllGatherOp::create(builder, loc, type, value, by(move.dims));
@@ -313,6 +314,9 @@ Value cleave::spmd::buildCollective(OpBuilder &builder, Location loc,
     op = ReduceOp::create(builder, loc, type, value, move.into,
                           meshName.getValue(), axes, move.from, move.part);
     break;
+  case CollectiveKind::Send:
+  case CollectiveKind::Receive:
+    llvm_unreachable("no collective of a reshard");
   }
   annotate(op, ShardingAttr::get(meshName, move.sharding), global);
   return op->getResult(0);

@@ -100,7 +100,7 @@ private:
   llvm::SmallVector<AxisList, 4> fixed, restFrom, restTo;
   /// Axes of devices to reduce over.
   AxisList gone, goneSequential;
-  PartialKind reduction = PartialKind::Sum;
+  ReductionKind reduction = ReductionKind::Sum;
 
   ReshardProblem problem;
   /// Elements of a shard for each of the problem's.

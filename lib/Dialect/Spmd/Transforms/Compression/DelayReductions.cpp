@@ -268,7 +268,7 @@ LogicalResult ReductionDelay::replaceReader(Operation *op,
     return success();
   }
   if (auto reduce = dyn_cast<graph::ReduceOp>(op);
-      reduce && reduce.getKind() == graph::ReductionKind::sum &&
+      reduce && reduce.getKind() == graph::ReductionKind::Sum &&
       tensorTypeOf(reduce.getOutput()).getRank() == 0) {
     // A check of all elements.
     auto dims =

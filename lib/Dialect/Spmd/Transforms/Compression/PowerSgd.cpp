@@ -133,7 +133,7 @@ Value PowerSgd::startOf(WorkerTerms &terms, Value state,
   if (isFixed)
     return random;
   Value largest = graph::ReduceOp::create(
-      f.builder, f.loc, graph::ReductionKind::max,
+      f.builder, f.loc, graph::ReductionKind::Max,
       graph::AbsOp::create(f.builder, f.loc, state), ArrayRef<int64_t>{0, 1});
   Value isUnset =
       f.compare(graph::Predicate::eq, largest, f.scalar(largest, 0.0));

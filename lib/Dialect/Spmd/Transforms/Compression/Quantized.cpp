@@ -76,7 +76,7 @@ Codes Quantized::encode(Formula &f, Value values) const {
             f.mul(sum, f.scalar(sum, 1.0 / static_cast<double>(count)))};
   }
   Value largest = f.reshape(
-      graph::ReduceOp::create(f.builder, f.loc, graph::ReductionKind::max,
+      graph::ReduceOp::create(f.builder, f.loc, graph::ReductionKind::Max,
                               sizes, ArrayRef<int64_t>{last}),
       shape);
   Value scales = f.div(largest, f.scalar(largest, 127.0));

@@ -126,7 +126,7 @@ bool WorkerGradients::sumsSamples(Operation *op,
     int64_t factor = majorFactor(rule.operands[i][*dim]);
     if (factor < 0 ||
         rule.factors[factor].kind != graph::FactorKind::Reduction ||
-        rule.factors[factor].partial != graph::PartialKind::Sum)
+        rule.factors[factor].partial != graph::ReductionKind::Sum)
       return false;
   }
   return !samples.contains(op->getResult(result));

@@ -211,9 +211,9 @@ ChunkResults Head::chunk(Value x, Value targets, Value gradient) {
     return graph::ExpOp::create(builder, loc,
                                 f.sub(logits, f.reshape(shift, column)));
   };
-  Value largest = reduce(graph::ReductionKind::max, logits);
-  Value wanted = reduce(graph::ReductionKind::sum, weigh(logits));
-  Value sum = reduce(graph::ReductionKind::sum, exponential(largest));
+  Value largest = reduce(graph::ReductionKind::Max, logits);
+  Value wanted = reduce(graph::ReductionKind::Sum, weigh(logits));
+  Value sum = reduce(graph::ReductionKind::Sum, exponential(largest));
   Value logSum = graph::LogOp::create(builder, loc, sum);
   Value counted =
       f.compare(graph::Predicate::ne, targets,

@@ -383,7 +383,7 @@ static std::optional<Sum> readSum(Operation *user, int64_t rank) {
     user = *user->user_begin();
   }
   auto reduce = dyn_cast<graph::ReduceOp>(user);
-  if (!reduce || reduce.getKind() != graph::ReductionKind::sum)
+  if (!reduce || reduce.getKind() != graph::ReductionKind::Sum)
     return std::nullopt;
   for (auto [i, dim] : llvm::enumerate(dims))
     if (!llvm::is_contained(reduce.getDims(), static_cast<int64_t>(i)))
@@ -439,7 +439,7 @@ void Merger::mergeBiasGradients(const Gradients &gradients) {
   }
   replace(results,
           graph::ReduceOp::create(builder, whole.getLoc(),
-                                  graph::ReductionKind::sum, whole, summed));
+                                  graph::ReductionKind::Sum, whole, summed));
 }
 
 /// Moves the copy of a parameter before `op`, with what it is made by.

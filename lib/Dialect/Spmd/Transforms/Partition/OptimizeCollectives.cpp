@@ -98,7 +98,7 @@ void Optimizer::reduceSum(graph::AddOp sum) {
   auto first = sum.getLhs().getDefiningOp<ReduceScatterOp>();
   auto second = sum.getRhs().getDefiningOp<ReduceScatterOp>();
   if (!first || !second || first == second ||
-      first.getKind() != ReductionKind::sum || !first->hasOneUse() ||
+      first.getKind() != ReductionKind::Sum || !first->hasOneUse() ||
       !second->hasOneUse() || first.getType() != sum.getType() ||
       first->getAttrDictionary() != second->getAttrDictionary() ||
       first.getInput().getType() != second.getInput().getType())

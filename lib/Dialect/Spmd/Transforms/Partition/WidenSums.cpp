@@ -145,9 +145,9 @@ struct WidenSumsPass : cleave::spmd::impl::WidenSumsBase<WidenSumsPass> {
       auto kind = [&](auto typed) { return typed.getKind(); };
       bool isSum = false;
       if (auto reduce = dyn_cast<AllReduceOp>(op))
-        isSum = kind(reduce) == ReductionKind::sum;
+        isSum = kind(reduce) == ReductionKind::Sum;
       else if (auto scatter = dyn_cast<ReduceScatterOp>(op))
-        isSum = kind(scatter) == ReductionKind::sum;
+        isSum = kind(scatter) == ReductionKind::Sum;
       if (!isSum || !hasWideForm(op->getOperand(0)) ||
           isGradient(op->getResult(0)))
         return;

@@ -112,7 +112,7 @@ private:
   }
   Value sum(Value value, ArrayRef<int64_t> dims) {
     auto op = graph::ReduceOp::create(f.builder, f.loc,
-                                      graph::ReductionKind::sum, value, dims);
+                                      graph::ReductionKind::Sum, value, dims);
     op->setAttr(graph::kOrderedAttr, f.builder.getUnitAttr());
     return op;
   }

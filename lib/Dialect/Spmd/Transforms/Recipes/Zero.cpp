@@ -76,7 +76,7 @@ private:
         continue;
       auto sums = [](const graph::Factor &factor) {
         return factor.kind == graph::FactorKind::Reduction &&
-               factor.partial == graph::PartialKind::Sum && factor.size > 1;
+               factor.partial == graph::ReductionKind::Sum && factor.size > 1;
       };
       if (llvm::any_of(ruled.getShardingRule().factors, sums))
         return mlir::emitError(op.getLoc())
@@ -185,7 +185,7 @@ private:
            user->getNumOperands() == 1 && user->getResult(0).hasOneUse())
       user = *user->user_begin();
     auto reduce = dyn_cast<graph::ReduceOp>(user);
-    return reduce && reduce.getKind() != graph::ReductionKind::sum &&
+    return reduce && reduce.getKind() != graph::ReductionKind::Sum &&
            reduce.getType().getRank() == 0;
   }
 

@@ -16,6 +16,7 @@
 #define CLEAVE_DIALECT_SPMD_IR_RESHARDING_COLLECTIVE_H
 
 #include "cleave/Dialect/Spmd/IR/Axes.h"
+#include "cleave/Support/CollectiveKind.h"
 #include "mlir/IR/Value.h"
 
 namespace mlir {
@@ -27,17 +28,7 @@ class RankedTensorType;
 
 namespace cleave::spmd {
 
-enum class CollectiveKind : uint8_t {
-  Slice,
-  AllReduce,
-  ReduceScatter,
-  AllGather,
-  AllToAll,
-  Permute,
-  Rotate,
-  Broadcast,
-  Reduce
-};
+using cleave::CollectiveKind;
 
 /// One collective, with the parameters of the op of the same name.
 struct Collective {
@@ -57,7 +48,7 @@ struct Collective {
   /// Reduce: the accumulator, or null.
   mlir::Value into;
   /// All_reduce, reduce_scatter: the reduction.
-  PartialKind reduction = PartialKind::Sum;
+  ReductionKind reduction = ReductionKind::Sum;
   /// The sharding of the result.
   Sharding sharding;
   /// The number of elements that each position sends, as for ring algorithms.
