@@ -132,12 +132,6 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
                                           StringRef(log.path)};
   int status = sys::ExecuteAndWait(*linker, args, std::nullopt, redirects, 0, 0,
                                    &message);
-  // It maps the file, and a signal ends it where the file cannot grow; it tells
-  // of that, as shells do, by a status above 128.
-  if (status < 0 || status > 128)
-    return error("cannot write '" + outputPath +
-                 "': the linker was ended, as where no space is left, or a "
-                 "file may not be so large");
   if (status != 0) {
     if (auto text = MemoryBuffer::getFile(log.path))
       message += (*text)->getBuffer();

@@ -117,6 +117,10 @@ class Checkpoints(Held):
         try:
             self._live.compiled.save(path)
         except RuntimeError as error:
+            if "PLEASE submit a bug report" in str(error):
+                # The linker maps the file, and is ended where it cannot grow.
+                raise OSError(f"cannot write '{path}': the linker was ended, as where no space is "
+                              "left, or a file may not be so large") from None
             raise OSError(str(error)) from None
 
 
