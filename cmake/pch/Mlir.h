@@ -1,5 +1,5 @@
-// Precompiled for every translation unit of the compiler: the headers of MLIR
-// that nearly all of them read, and which change only with the toolchain.
+// The headers of MLIR that nearly every source of the compiler reads, and which
+// change only with the toolchain.
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/BuiltinAttributes.h"
