@@ -54,7 +54,7 @@ WORDS = (
 )
 
 #: Pages that a program writes: their texts are in its code.
-GENERATED = {"docs/Options.md", "docs/Status.md", "docs/Models.md", "docs/Operators.md"}
+GENERATED = {"docs/Attributes.md", "docs/Options.md", "docs/Status.md", "docs/Models.md", "docs/Operators.md"}
 #: Comments and docstrings that have none of the words either.
 CLEAN = ("python/cleave/", "scripts/")
 #: Except there, where numbers hold.

@@ -10,7 +10,7 @@ for each figure. Parts of two processes, each with --rank, which meet in the fol
   abort     the ends of two communicators in which the other rank does not take part, one after
             another
   abort-grouped  the same in one group
-  watchdog  launches after an exchange that does not end: which one the host waits in, and whether
+  watchdog  launches after a collective that does not end: which one the host waits in, and whether
             an abort by another thread frees it
 
 and of one process:

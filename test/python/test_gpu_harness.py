@@ -410,7 +410,7 @@ def test_processes_on_one_card(card, monkeypatch):
 
 @needs_nccl
 def test_what_nccl_costs_the_host(card):
-    """The host waits in the launch for which a queue has no room, also after an exchange that does
+    """The host waits in the launch for which a queue has no room, also after a collective that does
     not end, until another thread aborts it; aborts of one group do not wait for each other."""
     card.way = "hosts"
     codes, lines, why = card.measure("host", 2, 60, "--calls=20")
