@@ -29,7 +29,7 @@ func.func @train(%w: tensor<f32> {graph.frozen, graph.name = "w", graph.role = "
     -> (tensor<f32> {graph.name = "loss"}, tensor<f32> {graph.updates = "w"}) {
   %0 = graph.neg %w : (tensor<f32>) -> tensor<f32>
   %1 = graph.seed %0 : (tensor<f32>) -> tensor<f32>
-  // expected-error@below {{'graph.gradient' op is of "w", which is not a trained parameter of '@train'}}
+  // expected-error@below {{'graph.gradient' op is of "w", which is not a trained parameter of '@train', nor state of one}}
   %2 = graph.gradient %1 of "w" : (tensor<f32>) -> tensor<f32>
   return %0, %2 : tensor<f32>, tensor<f32>
 }

@@ -1,4 +1,6 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-apply-optimizer=optimizer=sgd --graph-verify-step | FileCheck %s
+// Gradients that wait are state.
+// RUN: cleave-opt %s --graph-differentiate --graph-apply-optimizer=optimizer=sgd --graph-delay-updates=delay=2 --graph-verify-step | FileCheck %s
 
 // CHECK-LABEL: func.func @train
 // CHECK: graph.seed

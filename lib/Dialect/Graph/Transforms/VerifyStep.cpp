@@ -74,10 +74,12 @@ private:
       return success();
     StringRef name = gradient.getParameter();
     BlockArgument parameter = arguments.lookup(name);
-    if (!parameter || !isTrained(entry, parameter.getArgNumber()))
+    // One that was delayed is state.
+    if (!parameter || !(isTrained(entry, parameter.getArgNumber()) ||
+                        isOptimizerState(entry, parameter.getArgNumber())))
       return op.emitOpError("is of \"")
              << name << "\", which is not a trained parameter of '@"
-             << entry.getSymName() << "'";
+             << entry.getSymName() << "', nor state of one";
     if (!gradients.insert(name).second)
       return op.emitOpError("is the second gradient of \"") << name << "\"";
     if (!updates.contains(name))

@@ -525,8 +525,8 @@ def VerifyStep : Pass<"graph-verify-step", "::mlir::ModuleOp"> {
     - Entries are as `--graph-verify-model` has them, and each of their ops has
       a sharding rule and a cost.
     - One entry has a `graph.seed`, from which its backward begins.
-    - Each `graph.gradient` is of a trained parameter of its entry, which has no
-      other, and a result updates that parameter.
+    - Each `graph.gradient` is of a trained parameter of its entry, or of state
+      of one, which has no other, and a result updates that argument.
     - Each result has a name, or the name of the argument that it updates; that
       argument has its type, and no other result updates it.
   }];
