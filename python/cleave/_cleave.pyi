@@ -170,6 +170,14 @@ def option_table() -> str:
 def check_options(options: str) -> str:
     """Why options are refused; empty if they are not."""
 
+def option_facts(options: str) -> str:
+    """
+    What follows from options, as JSON: whether there is an update after each micro-batch, and whether ranks add up gradients in the next step.
+    """
+
+def option_warnings(options: str) -> list[str]:
+    """What of options has no effect, or a former name."""
+
 def check_architecture(name: str) -> str: ...
 
 def is_found(texts: Sequence[str]) -> bool: ...
@@ -177,8 +185,6 @@ def is_found(texts: Sequence[str]) -> bool: ...
 def note_finding(texts: Sequence[str]) -> None: ...
 
 def sample_axes(plan: str) -> list[str]: ...
-
-def updates_each(name: str, text: str) -> bool: ...
 
 def schedule_problem(name: str) -> str: ...
 
