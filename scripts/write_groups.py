@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 #: The types of options that Python does not take as the command line does.
 TYPES = {
-    "schedule": "str | os.PathLike",
+    "schedule": "str | os.PathLike[str]",
     "stages": "str | Sequence[str]",
     "modules": "int | str | Sequence[str]",
-    "measured_costs": "str | os.PathLike",
-    "machine": "str | os.PathLike",
+    "measured_costs": "str | os.PathLike[str]",
+    "machine": "str | os.PathLike[str]",
     "offload": "str | Sequence[str]",
     "update_delay": "int | str | Mapping[str, int | str]",
     "prune": "str | float",
@@ -79,7 +79,7 @@ MORE = {
         "pattern is of paths of modules and what is in them, (\"layers.*.gate\", \"f32\"), or of names of ops, "
         "(\"softmax\", \"16bit\"); of several that match, the last one counts")],
     "Memory": [(
-        "offload_dir", "str | os.PathLike",
+        "offload_dir", "str | os.PathLike[str]",
         "The folder of the files of `offload`, which have no names and end with the step; by default the one for "
         "temporary files")],
 }

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import torch
 
@@ -20,14 +20,15 @@ from .trainable import check_types
 
 if TYPE_CHECKING:
     from ..training.optim import Optimizer
+    from .buckets import Buckets
     from .groups import (Communication, Interlock, Launch, Lossy, Memory, Numerics, Pipeline,
                          Precision, Shapes, Target)
 
 
 def compile(
     model: torch.nn.Module,
-    example_inputs,
-    loss_fn=None,
+    example_inputs: Any,
+    loss_fn: Callable[..., Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
     micro_batches: int = 1,
@@ -36,7 +37,7 @@ def compile(
     target: str | Target = "cpu",
     precision: str | Precision | None = None,
     numerics: Numerics | None = None,
-    pipeline: str | os.PathLike | Pipeline | None = None,
+    pipeline: str | os.PathLike[str] | Pipeline | None = None,
     communication: Communication | None = None,
     memory: int | str | Memory | None = None,
     lossy: Lossy | None = None,
@@ -168,7 +169,8 @@ def compile(
     return step
 
 
-def _buckets(shapes: Shapes, model, example_inputs, loss_fn):
+def _buckets(shapes: Shapes, model: torch.nn.Module, example_inputs: Any,
+             loss_fn: Callable[..., Any] | None) -> Buckets | None:
     """The sizes that batches are padded to; None if they are not."""
     from ..trace.call_plan import plan_call
     from .buckets import Buckets

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 import warnings
-from typing import Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Literal, Mapping, Sequence, overload
 
 import torch
 
@@ -24,15 +24,20 @@ from .settings import Settings
 from .trainable import (Known, asked_precision, check_statistics, check_trained,
                         coupled_samples, other_types)
 
+if TYPE_CHECKING:
+    from ..trace import Groups, Tensor, TracedModel
+    from ..training.optim import Optimizer
+    from .batch import Arrange, Tensors
+
 
 @dataclasses.dataclass(frozen=True)
 class Built:
     """What was compiled for the shapes of a batch."""
 
     #: The model as it was traced.
-    traced: Any
+    traced: TracedModel
     #: The compiler's result.
-    compiled: Any
+    compiled: _cleave.Compiled
     #: Lines to explain it with.
     remarks: list[str]
 
@@ -42,17 +47,22 @@ class Builder:
 
     The first call compares the program with eager PyTorch, and gives the remarks."""
 
-    def __init__(self, model, examples: Sequence[torch.Tensor], arrange: Callable, loss_fn,
-                 settings: Settings):
+    def __init__(self, model: torch.nn.Module, examples: Sequence[torch.Tensor], arrange: Arrange,
+                 loss_fn: Callable[..., Any] | None, settings: Settings) -> None:
         self.model, self.examples, self.arrange = model, examples, arrange
         self.loss_fn, self.settings = loss_fn, settings
         #: The modes that modules were in, training or not.
         self.modes = {part: part.training for part in model.modules()}
-        self.precision = settings.options.get("precision")
+        self.precision: str | None = settings.options.get("precision")
         self.known: Known | None = None
         self.warned = False
 
-    def __call__(self, inputs, later: bool = False):
+    @overload
+    def __call__(self, inputs: Tensors, later: Literal[False] = False) -> Built: ...
+    @overload
+    def __call__(self, inputs: Tensors, later: Literal[True]) -> Callable[[], Built]: ...
+
+    def __call__(self, inputs: Tensors, later: bool = False) -> Built | Callable[[], Built]:
         """What is compiled for the shapes of `inputs`; with `later`, a function that compiles what
         was traced."""
         with TRACING, in_modes(self.modes):
@@ -76,7 +86,7 @@ class Builder:
 
     # ------------------------------------------------------------------ tracing
 
-    def _micro_batches(self, inputs) -> tuple[int, tuple]:
+    def _micro_batches(self, inputs: Tensors) -> tuple[int, Tensors]:
         """The number of micro-batches, and the inputs that are traced."""
         own = self.settings
         batch = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
@@ -84,7 +94,7 @@ class Builder:
             return own.micro_batches, first_part(inputs, batch, own.micro_batches)
         return micro_batches(own.micro_batches, batch, own.sample_parts, own.even), inputs
 
-    def _groups(self, parts: int):
+    def _groups(self, parts: int) -> Groups:
         """Which samples share statistics."""
         from ..trace import Groups
 
@@ -94,7 +104,7 @@ class Builder:
         ranks = own.sample_parts if own.batch_statistics == "rank" else 1
         return Groups(1 if own.updates_each else parts, ranks)
 
-    def _trace(self, inputs, groups):
+    def _trace(self, inputs: Tensors, groups: Groups) -> TracedModel:
         from ..trace import trace
 
         if self.known:
@@ -108,7 +118,7 @@ class Builder:
         self.known = Known(self.model)
         return traced
 
-    def _check_traced(self, traced, parts: int) -> None:
+    def _check_traced(self, traced: TracedModel, parts: int) -> None:
         """Raises an error if the step cannot train what was traced, and finds the precision that
         the model asks for."""
         own = self.settings
@@ -127,7 +137,7 @@ class Builder:
 
     # ------------------------------------------------------------------ compiling
 
-    def _options(self, traced, parts: int) -> dict[str, Any]:
+    def _options(self, traced: TracedModel, parts: int) -> dict[str, Any]:
         """The compiler's options."""
         own = self.settings
         options = {**own.options, "precision": self.precision,
@@ -137,7 +147,7 @@ class Builder:
             options["micro_batches"] = parts
         return options
 
-    def _compile(self, traced, options: Mapping[str, Any]) -> Built:
+    def _compile(self, traced: TracedModel, options: Mapping[str, Any]) -> Built:
         """Compiles what was traced; does not touch the model."""
         own = self.settings
         try:
@@ -151,7 +161,8 @@ class Builder:
         remarks = map(readable_places, compiled.warnings())
         return Built(traced, compiled, [*remarks, *module_remarks(options, compiled)])
 
-    def _reason(self, error: _cleave.CompileError, traced, options: Mapping[str, Any]) -> str:
+    def _reason(self, error: _cleave.CompileError, traced: TracedModel,
+                options: Mapping[str, Any]) -> str:
         """The compiler's message, with what Python knows of it."""
         from ..trace.call_plan import samples_note
 
@@ -168,7 +179,8 @@ class Builder:
                                      for n, (shape, _) in traced.input_types.items()})
         return message
 
-    def _compare(self, inputs, groups, traced, options: Mapping[str, Any]) -> None:
+    def _compare(self, inputs: Tensors, groups: Groups, traced: TracedModel,
+                 options: Mapping[str, Any]) -> None:
         """Raises CompileError if the program differs from eager PyTorch."""
         from ..trace import trace
 
@@ -187,7 +199,7 @@ class Builder:
 
 
 @contextlib.contextmanager
-def in_modes(modes):
+def in_modes(modes: Mapping[torch.nn.Module, bool]) -> Iterator[None]:
     """Each module in the mode that it was compiled in, in training or not, also for a
     batch of another shape that comes later."""
     now = {part: part.training for part in modes}
@@ -212,10 +224,10 @@ def _remark_cache(problem: str) -> None:
 _cache_problems: set[str] = set()
 
 
-def parameter_options(optimizer, parameters) -> dict[str, dict]:
+def parameter_options(optimizer: Optimizer, parameters: Iterable[Tensor]) -> dict[str, dict[str, Any]]:
     """Settings of single parameters by the program's names; a stack has those that all
     its parts have."""
-    own = {}
+    own: dict[str, torch.Tensor] = {}
     for entry in parameters:
         if not entry.frozen:
             own.update(zip(entry.parts, entry.tensor) if entry.parts
@@ -246,18 +258,19 @@ def micro_batches(asked: int, batch: int, ranks: int, even: bool) -> int:
     return parts
 
 
-def module_remarks(options: Mapping[str, Any], compiled) -> list[str]:
+def module_remarks(options: Mapping[str, Any], compiled: _cleave.Compiled) -> list[str]:
     """The head that trains each module of a gradient horizon."""
     if not (horizon := options.get("grad_horizon")):
         return []
-    names = options.get("modules", "")
+    names: str = options.get("modules", "")
+    begins: list[str] = []
     if names.isdecimal():
-        count, begins = int(names), []
+        count = int(names)
     elif names:
         begins = names.split(",")
         count = len(begins) + 1
     else:
-        count, begins = compiled.stages, []
+        count = compiled.stages
     lines = []
     for module in range(1, count + 1):
         head = min(module + horizon - 1, count)

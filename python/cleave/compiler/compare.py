@@ -5,25 +5,34 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+import torch
 
 from .. import _cleave
 from ..runtime.step import log
 from . import verdicts
 from .check import Skipped, compare
 
+if TYPE_CHECKING:
+    from ..trace import TracedModel
+    from .batch import Arrange, Tensors
+
 
 class _Remarks(logging.Handler):
     """Counts what is logged."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def emit(self, record) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
 
 
-def compare_with_eager(model, arrange, inputs, loss_fn, traced, options, forced: bool) -> None:
+def compare_with_eager(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
+                       loss_fn: Callable[..., Any] | None, traced: TracedModel,
+                       options: Mapping[str, Any], forced: bool) -> None:
     """Raises CompileError if the program differs from eager PyTorch. `options` are those that
     apply to one device."""
     shapes = [(tuple(t.shape), t.dtype) for t in inputs]

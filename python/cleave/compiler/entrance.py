@@ -26,7 +26,8 @@ def table() -> list[dict[str, Any]]:
     """The rows of the compiler's table of options."""
     from .. import _cleave
 
-    return json.loads(_cleave.option_table())
+    rows: list[dict[str, Any]] = json.loads(_cleave.option_table())
+    return rows
 
 
 @functools.cache
@@ -63,8 +64,8 @@ def gather(groups: Mapping[str, Any], plain: Mapping[str, Any], former: Mapping[
     own = dict(plain)
     for given, value in former.items():
         name = former_names().get(given, given)
-        if name in OWNERS:
-            argument = OWNERS[name]
+        argument = OWNERS.get(name)
+        if argument is not None:
             known = getattr(found[argument], name)
             now = f"{argument}=cleave.{type(found[argument]).__name__}({name}={{}})"
         elif name in own and name != given:
@@ -79,7 +80,7 @@ def gather(groups: Mapping[str, Any], plain: Mapping[str, Any], former: Mapping[
         if known is not None and not _same(known, value):
             raise ValueError(f"{given}={value!r} and {now.format(repr(known))} contradict each other: "
                              "leave the first out")
-        if name in OWNERS:
+        if argument is not None:
             found[argument] = dataclasses.replace(found[argument], **{name: value})
         else:
             own[name] = value

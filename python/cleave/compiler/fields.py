@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Iterable, TypeVar
 
 from ..messages import close_names
 
-Class = TypeVar("Class", bound=type)
+Group = TypeVar("Group", bound="OptionGroup")
 
 
 class OptionGroup:
-    """Options of `cleave.compile` that belong together; None is an option that is not given."""
+    """Options of `cleave.compile` that belong together, in a dataclass; None is an option that is
+    not given."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def given(self) -> dict[str, Any]:
         """The options that are given, by name."""
-        return {field.name: value for field in dataclasses.fields(self)  # type: ignore[arg-type]
+        return {field.name: value for field in dataclasses.fields(self)
                 if (value := getattr(self, field.name)) is not None}
 
     def __repr__(self) -> str:
@@ -26,23 +29,23 @@ class OptionGroup:
         return f"cleave.{type(self).__name__}({own})"
 
 
-def check_names(kind: Class) -> Class:
+def check_names(kind: type[Group]) -> type[Group]:
     """The class, whose unknown arguments are errors that name the nearest option."""
-    made = kind.__init__  # type: ignore[misc]
+    made = vars(kind)["__init__"]
     names = [field.name for field in dataclasses.fields(kind)]
 
     @functools.wraps(made)
-    def checked(self, *args, **given):
+    def checked(self: Group, *args: Any, **given: Any) -> None:
         for name in given:
             if name not in names:
                 raise TypeError(f"cleave.{kind.__name__} has no option '{name}'"
                                 f"{nearest(name, names)}")
         made(self, *args, **given)
 
-    kind.__init__ = checked  # type: ignore[misc]
+    type.__setattr__(kind, "__init__", checked)
     return kind
 
 
-def nearest(name: str, names) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean 'precision'?`"""
     return "; did you mean " + " or ".join(f"'{other}'" for other in close_names(name, names)[:1]) + "?"

@@ -149,13 +149,13 @@ class Pipeline(OptionGroup):
             of a device, else each.
     """
 
-    schedule: str | os.PathLike | None = None
+    schedule: str | os.PathLike[str] | None = None
     _: dataclasses.KW_ONLY
     virtual_stages: int | None = None
     stages: str | Sequence[str] | None = None
     pipe_slices: Literal["auto", "on", "off"] | None = None
     max_saved_bytes: int | str | None = None
-    measured_costs: str | os.PathLike | None = None
+    measured_costs: str | os.PathLike[str] | None = None
     max_staleness: int | None = None
     post_validation: bool | None = None
     pipe_gather: Literal["each", "once", "auto"] | None = None
@@ -228,7 +228,7 @@ class Memory(OptionGroup):
     fused_attention: bool | None = None
     max_logits_bytes: int | str | None = None
     offload: str | Sequence[str] | None = None
-    offload_dir: str | os.PathLike | None = None
+    offload_dir: str | os.PathLike[str] | None = None
 
 
 @check_names
@@ -317,7 +317,7 @@ class Target(OptionGroup):
     _: dataclasses.KW_ONLY
     arch: str | None = None
     threads: int | None = None
-    machine: str | os.PathLike | None = None
+    machine: str | os.PathLike[str] | None = None
 
 
 @check_names

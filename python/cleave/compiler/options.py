@@ -9,7 +9,7 @@ import numbers
 import operator
 import os
 import re
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from .. import _cleave
 from ..runtime.state import check_text
@@ -56,7 +56,8 @@ def explained(mistake: str, options: Mapping[str, Any]) -> str:
 def facts(options: Mapping[str, Any]) -> dict[str, bool]:
     """What follows from options that are valid: "updates_each", whether there is an update
     after each micro-batch, and "reduces_next", whether ranks add up gradients in the next step."""
-    return json.loads(_cleave.option_facts(json.dumps(options)))
+    found: dict[str, bool] = json.loads(_cleave.option_facts(json.dumps(options)))
+    return found
 
 
 def _encode(row: Mapping[str, Any], value: Any) -> Any:
@@ -119,7 +120,8 @@ def _is_order(text: str) -> bool:
     return order != text or bool(re.search(r"\s|[|{}<>,;]|^-?$|^\d*[A-Z]\d*$", order))
 
 
-def _list_of(name: str, example: str, unordered: bool = False):
+def _list_of(name: str, example: str,
+             unordered: bool = False) -> Callable[[Any], dict[str, str] | None]:
     """Encodes a sequence of words as the text with commas that the compiler takes; where their
     order says nothing (`unordered`), also a set, and an empty one."""
 

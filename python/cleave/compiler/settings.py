@@ -8,7 +8,9 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
+
+import torch
 
 from .. import _cleave
 from ..runtime import processes
@@ -17,8 +19,12 @@ from ..runtime.step import log
 from ..training import optim
 from . import check as checking
 from . import options as table
+from .entrance import table as option_table
 from .groups import Launch, Memory
 from .shardings import entries
+
+if TYPE_CHECKING:
+    from ..trace import PrecisionPolicy
 
 #: What a model can ask for by its own types.
 ASKED = ("f32", "bf16", "fp16")
@@ -32,13 +38,12 @@ class Settings:
     #: decides.
     options: dict[str, Any]
     optimizer: optim.Optimizer
-    #: A `cleave.trace.PrecisionPolicy`.
-    policy: Any
+    policy: PrecisionPolicy
     #: "on", "off" or "auto".
     check: str
     seed: int
     #: The processes that are ranks; None for threads of this one.
-    launch: Any
+    launch: _cleave.Processes | None
     micro_batches: int
     batch_statistics: str
     #: The number of ranks over which a batch is sharded.
@@ -51,8 +56,8 @@ class Settings:
     ranks_per_device: int
 
 
-def read_settings(model, groups: Mapping[str, Any], plain: Mapping[str, Any], optimizer, seed,
-                  check) -> Settings:
+def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapping[str, Any],
+                  optimizer: object, seed: Any, check: str) -> Settings:
     """The settings of groups, by argument, and of options that are arguments themselves (`plain`).
     Raises TypeError, ValueError (`OptionError` by the compiler's table), OSError."""
     from ..trace import PrecisionPolicy
@@ -84,7 +89,7 @@ def read_settings(model, groups: Mapping[str, Any], plain: Mapping[str, Any], op
         offload_dir=folder, ranks_per_device=ranks_per_device)
 
 
-def _optimizer(optimizer) -> optim.Optimizer:
+def _optimizer(optimizer: object) -> optim.Optimizer:
     if optimizer is None:
         return optim.AdamW()
     if not isinstance(optimizer, optim.Optimizer):
@@ -97,7 +102,7 @@ def _optimizer(optimizer) -> optim.Optimizer:
 
 def _of_table(groups: Mapping[str, Any]) -> dict[str, Any]:
     """The options of groups that the compiler has, and not Python alone."""
-    keys = {row["key"] for row in table.table()}
+    keys = {row["key"] for row in option_table()}
     return {name: value for group in groups.values() for name, value in group.given().items()
             if name in keys}
 
@@ -140,14 +145,14 @@ def _axes(options: Mapping[str, Any]) -> dict[str, int]:
     return {axis.strip(): int(size) for axis, size in parts}
 
 
-def _connect(launch: Launch, axes: Mapping[str, int]):
+def _connect(launch: Launch, axes: Mapping[str, int]) -> _cleave.Processes | None:
     patience = launch.patience
     if patience is not None:
         patience = whole("patience", patience, 1, 1 << 20)
     return processes.connect("auto" if launch.ranks is None else launch.ranks, axes, patience)
 
 
-def _default_threads(launch) -> int:
+def _default_threads(launch: _cleave.Processes | None) -> int:
     threads = min(len(os.sched_getaffinity(0)), _cleave.MAX_THREADS)
     return processes.own_threads(threads) if launch else threads
 

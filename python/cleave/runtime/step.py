@@ -34,13 +34,11 @@ from .state import (SCALE_FACTS, choose_slots, choose_tensors, initial_values, l
 if TYPE_CHECKING:
     from .. import _cleave
     from ..compiler.buckets import Buckets
-    from ..trace.model import TracedModel
+    from ..compiler.build import Built
     from ..training.optim import Optimizer
 
 log = logging.getLogger("cleave")
 
-#: A traced model, what is compiled of it, and lines to explain it with.
-Built = tuple["TracedModel", "_cleave.Compiled", list[str]]
 Tensors = tuple[torch.Tensor, ...]
 T = TypeVar("T", torch.Tensor, Union[torch.Tensor, None])
 
@@ -170,7 +168,7 @@ class Step(Reports, Checkpoints, CallInputs):
         for name, source in initial_values(self._live.tensors).items():
             self._live.set(name, self._live.tensor(source))
 
-    def _program(self, built) -> Program:
+    def _program(self, built: Built) -> Program[_cleave.Compiled]:
         return Program(built.traced, built.compiled, built.remarks, self._processes)
 
     def _compile_for(self, inputs: Tensors) -> Program[_cleave.Compiled]:
