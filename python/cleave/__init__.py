@@ -36,6 +36,17 @@ if TYPE_CHECKING:
     from . import models as models
     from . import trace as trace
     from .compiler.api import compile as compile
+    from .compiler.groups import Communication as Communication
+    from .compiler.groups import Interlock as Interlock
+    from .compiler.groups import Launch as Launch
+    from .compiler.groups import Lossy as Lossy
+    from .compiler.groups import Memory as Memory
+    from .compiler.groups import Numerics as Numerics
+    from .compiler.groups import Pipeline as Pipeline
+    from .compiler.groups import Precision as Precision
+    from .compiler.groups import Shapes as Shapes
+    from .compiler.groups import Target as Target
+    from .compiler.options import OptionError as OptionError
     from .compiler.shardings import P as P
     from .exporting import ExportReport as ExportReport
     from .exporting import export as export
