@@ -8,7 +8,7 @@
 #include "ProgramRunner.h"
 #include "Shards.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Scheduling/Schedule.h"
 #include <limits>
 #include <map>

@@ -8,7 +8,7 @@
 #include "cleave/Pipelines/Phases.h"
 #include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/Transforms/Pruning.h"
 #include "cleave/Dialect/Graph/Transforms/UpdateDelay.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ScheduleDetails.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include <deque>
 #include <map>
 #include <set>

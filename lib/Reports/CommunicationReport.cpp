@@ -7,7 +7,7 @@
 
 #include "ReportParts.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Machines/CollectiveCost.h"

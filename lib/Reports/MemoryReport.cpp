@@ -10,7 +10,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/IR/MemoryKind.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -7,7 +7,7 @@
 
 #include "ReportParts.h"
 #include "ScheduleDetails.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Reports/Reports.h"
 
 using namespace mlir;

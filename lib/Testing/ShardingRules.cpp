@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Testing/ShardingRules.h"
-#include "cleave/Dialect/Graph/IR/PaddedForm.h"
+#include "cleave/Dialect/Graph/IR/ShardingRules/PaddedForm.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
-#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
+#include "cleave/Dialect/Graph/IR/Messages/ErrorTopic.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"

@@ -17,7 +17,7 @@
 #include "../../lib/Conversion/GraphToExec/SelectKernels.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/Kernels/KernelBuilder.h"
-#include "cleave/Dialect/Graph/IR/AttributeTable.h"
+#include "cleave/Dialect/Graph/IR/Attributes/AttributeTable.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Interpreter/ReferenceInterface.h"
 #include "cleave/Pipelines/Register.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SelectKernels.h"
-#include "cleave/Dialect/Graph/IR/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/Clones.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 

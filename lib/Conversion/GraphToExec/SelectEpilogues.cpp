@@ -14,7 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SelectKernels.h"
-#include "cleave/Dialect/Graph/IR/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/Clones.h"
 
 using namespace mlir;
 using namespace cleave;

@@ -8,7 +8,7 @@
 #include "IndexBounds.h"
 #include "Unroller.h"
 #include "cleave/Conversion/Passes.h"
-#include "cleave/Dialect/Graph/IR/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/Clones.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/IR/PartFunctions.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelPrinter.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Target/CUDA/PrintCuda.h"
 #include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/StringExtras.h"

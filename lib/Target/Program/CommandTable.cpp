@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommandTable.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "llvm/ADT/TypeSwitch.h"
 

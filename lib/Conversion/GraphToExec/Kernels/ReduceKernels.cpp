@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelModels.h"
-#include "cleave/Dialect/Graph/IR/OrderedSum.h"
+#include "cleave/Dialect/Graph/IR/Attributes/OrderedSum.h"
 
 using namespace mlir;
 using namespace cleave;

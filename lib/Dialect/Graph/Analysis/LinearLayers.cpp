@@ -7,8 +7,8 @@
 
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
-#include "cleave/Dialect/Graph/IR/Sources.h"
+#include "cleave/Dialect/Graph/Analysis/Sources.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 
 using namespace mlir;
 using namespace cleave::graph;

@@ -8,7 +8,7 @@
 #include "CheckFinite.h"
 #include "Optimizers/UpdateBuilder.h"
 #include "cleave/Dialect/Graph/Analysis/InputValues.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringExtras.h"

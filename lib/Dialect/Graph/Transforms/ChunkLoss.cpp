@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"

@@ -15,10 +15,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 
 namespace cleave::graph {

@@ -11,7 +11,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"

@@ -16,7 +16,7 @@
 #include "cleave/Dialect/Graph/Analysis/Modules.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "mlir/IR/IRMapping.h"
 

@@ -22,7 +22,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Analysis/StepRoles.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"

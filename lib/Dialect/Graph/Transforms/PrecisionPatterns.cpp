@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Support/OpenText.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -7,7 +7,7 @@
 
 #include "VerifyEntry.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
 #include "llvm/ADT/StringSet.h"
 

@@ -7,7 +7,7 @@
 
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Support/FunctionLike.h"
 

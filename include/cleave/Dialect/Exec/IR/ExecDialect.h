@@ -8,7 +8,7 @@
 #ifndef CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 #define CLEAVE_DIALECT_EXEC_IR_EXECDIALECT_H
 
-#include "cleave/Dialect/Graph/IR/AttributeTable.h"
+#include "cleave/Dialect/Graph/IR/Attributes/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"

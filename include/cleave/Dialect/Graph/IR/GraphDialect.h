@@ -18,8 +18,8 @@
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+#include "cleave/Dialect/Graph/IR/Attributes/KindAttributes.h"
 #include "cleave/Dialect/Graph/IR/IndexUse.h"
-#include "cleave/Dialect/Graph/IR/KindAttributes.h"
 #include "cleave/Dialect/Graph/IR/OpCost.h"
 #include "cleave/Dialect/Graph/IR/PrecisionPolicy.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"

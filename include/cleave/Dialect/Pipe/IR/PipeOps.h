@@ -8,7 +8,7 @@
 #ifndef CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 #define CLEAVE_DIALECT_PIPE_IR_PIPEOPS_H
 
-#include "cleave/Dialect/Graph/IR/AttributeTable.h"
+#include "cleave/Dialect/Graph/IR/Attributes/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "cleave/Scheduling/Check/Verify.h"
 #include "cleave/Scheduling/Schedule.h"

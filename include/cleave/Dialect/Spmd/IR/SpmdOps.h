@@ -8,7 +8,7 @@
 #ifndef CLEAVE_DIALECT_SPMD_IR_SPMDOPS_H
 #define CLEAVE_DIALECT_SPMD_IR_SPMDOPS_H
 
-#include "cleave/Dialect/Graph/IR/AttributeTable.h"
+#include "cleave/Dialect/Graph/IR/Attributes/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Spmd/IR/Axes.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Permutation.h"

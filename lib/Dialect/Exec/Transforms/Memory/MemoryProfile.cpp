@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ProgramMemory.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
 #include "llvm/Support/MathExtras.h"
 #include <array>

@@ -7,7 +7,7 @@
 
 #include "PartMemory.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;

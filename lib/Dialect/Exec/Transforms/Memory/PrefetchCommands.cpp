@@ -13,7 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PartMemory.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;

@@ -8,8 +8,8 @@
 #include "ProgramMemory.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 
 using namespace mlir;
 using namespace cleave;

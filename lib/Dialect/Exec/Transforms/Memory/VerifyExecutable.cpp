@@ -7,7 +7,7 @@
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace cleave::exec {

@@ -7,7 +7,7 @@
 
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
-#include "cleave/Dialect/Graph/IR/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/Clones.h"
 
 namespace cleave::exec {
 #define GEN_PASS_DEF_MATCHFORMS

@@ -18,7 +18,7 @@
 #include "../Split/Layers.h"
 #include "ValueViews.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

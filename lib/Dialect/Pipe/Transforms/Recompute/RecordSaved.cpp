@@ -7,7 +7,7 @@
 
 #include "RecordSaved.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 
 using namespace mlir;

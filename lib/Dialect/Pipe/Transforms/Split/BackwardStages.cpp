@@ -14,9 +14,9 @@
 
 #include "Stages.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
+#include "cleave/Dialect/Graph/Analysis/Sources.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/Sources.h"
 
 using namespace mlir;
 using namespace cleave;

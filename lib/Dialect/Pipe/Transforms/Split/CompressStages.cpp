@@ -13,10 +13,10 @@
 
 #include "Stages.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/Analysis/Work.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/Work.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
 #include <map>
 

@@ -9,10 +9,10 @@
 #include "../Recompute/ValueViews.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/Analysis/StepRoles.h"
+#include "cleave/Dialect/Graph/Analysis/Work.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/Work.h"
+#include "cleave/Dialect/Graph/IR/Messages/ErrorTopic.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
 
 using namespace mlir;

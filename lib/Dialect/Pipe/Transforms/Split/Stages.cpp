@@ -7,9 +7,9 @@
 
 #include "Stages.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
+#include "cleave/Dialect/Graph/Analysis/Sources.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/Sources.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include "llvm/ADT/StringExtras.h"
 

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "AlternateProducts.h"
+#include "cleave/Dialect/Graph/Analysis/Work.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/Work.h"
 #include "llvm/ADT/MapVector.h"
 
 using namespace mlir;

@@ -7,8 +7,8 @@
 
 #include "AnnotationCauses.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
-#include "cleave/Dialect/Graph/IR/SourceLine.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/SetVector.h"

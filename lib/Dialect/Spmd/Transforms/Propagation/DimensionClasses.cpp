@@ -7,10 +7,10 @@
 
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
+#include "cleave/Dialect/Graph/Analysis/Sources.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
-#include "cleave/Dialect/Graph/IR/Sources.h"
+#include "cleave/Dialect/Graph/IR/ShardingRules/ScaledOperand.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
 #include <numeric>
 

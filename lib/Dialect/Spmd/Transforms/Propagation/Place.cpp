@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "llvm/Support/MathExtras.h"

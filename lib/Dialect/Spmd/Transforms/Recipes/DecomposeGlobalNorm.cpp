@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "DecomposeGlobalNorm.h"
+#include "cleave/Dialect/Graph/IR/Attributes/OrderedSum.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
-#include "cleave/Dialect/Graph/IR/OrderedSum.h"
 #include <set>
 
 using namespace mlir;

@@ -14,7 +14,7 @@
 
 #include "Annotator.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;

@@ -7,7 +7,7 @@
 
 #include "DecomposeGlobalNorm.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Support/PassCounts.h"
 #include "llvm/ADT/StringExtras.h"

@@ -15,7 +15,7 @@
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/MessageNames.h"
+#include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 
 using namespace mlir;
 using namespace cleave;

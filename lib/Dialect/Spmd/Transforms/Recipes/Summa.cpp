@@ -18,7 +18,7 @@
 #include "Summa.h"
 #include "DecomposeFeatureNorms.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
+#include "cleave/Dialect/Graph/IR/ShardingRules/ScaledOperand.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
 
 using namespace mlir;

@@ -17,7 +17,7 @@
 #include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
-#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
+#include "cleave/Dialect/Graph/IR/ShardingRules/ScaledOperand.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;

@@ -12,8 +12,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_KINDATTRIBUTES_H
-#define CLEAVE_DIALECT_GRAPH_IR_KINDATTRIBUTES_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_KINDATTRIBUTES_H
+#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_KINDATTRIBUTES_H
 
 #include "cleave/Support/CollectiveKind.h"
 #include "cleave/Support/ReductionKind.h"
@@ -46,4 +46,4 @@ using CollectiveKindAttr = KindAttr<CollectiveKind, symbolizeCollectiveKind>;
 
 } // namespace cleave
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_KINDATTRIBUTES_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_KINDATTRIBUTES_H

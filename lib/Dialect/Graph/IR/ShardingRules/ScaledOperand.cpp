@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/ScaledOperand.h"
+#include "cleave/Dialect/Graph/IR/ShardingRules/ScaledOperand.h"
 
 using namespace mlir;
 using namespace cleave::graph;

@@ -12,8 +12,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_CHOSENPRECISION_H
-#define CLEAVE_DIALECT_GRAPH_IR_CHOSENPRECISION_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_CHOSENPRECISION_H
+#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_CHOSENPRECISION_H
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/PatternMatch.h"
@@ -64,4 +64,4 @@ public:
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_CHOSENPRECISION_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_CHOSENPRECISION_H

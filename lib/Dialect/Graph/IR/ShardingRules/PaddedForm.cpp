@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/PaddedForm.h"
+#include "cleave/Dialect/Graph/IR/ShardingRules/PaddedForm.h"
 
 using namespace mlir;
 using namespace cleave::graph;

@@ -11,8 +11,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_ERRORTOPIC_H
-#define CLEAVE_DIALECT_GRAPH_IR_ERRORTOPIC_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_MESSAGES_ERRORTOPIC_H
+#define CLEAVE_DIALECT_GRAPH_IR_MESSAGES_ERRORTOPIC_H
 
 #include "mlir/IR/Diagnostics.h"
 #include <optional>
@@ -41,4 +41,4 @@ inline bool isAbout(mlir::Diagnostic &diagnostic, ErrorTopic topic) {
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_ERRORTOPIC_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_MESSAGES_ERRORTOPIC_H

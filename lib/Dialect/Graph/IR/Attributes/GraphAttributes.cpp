@@ -6,11 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/AdditiveParameters.h"
-#include "cleave/Dialect/Graph/IR/AttributeTable.h"
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
-#include "cleave/Dialect/Graph/IR/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/AttributeTable.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/OrderedSum.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Dialect/Graph/IR/OrderedSum.h"
 
 using namespace mlir;
 using namespace cleave::graph;

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_WORK_H
-#define CLEAVE_DIALECT_GRAPH_IR_WORK_H
+#ifndef CLEAVE_DIALECT_GRAPH_ANALYSIS_WORK_H
+#define CLEAVE_DIALECT_GRAPH_ANALYSIS_WORK_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
@@ -24,4 +24,4 @@ inline bool isHeavyWork(mlir::Operation *op) {
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_WORK_H
+#endif // CLEAVE_DIALECT_GRAPH_ANALYSIS_WORK_H

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_ORDEREDSUM_H
-#define CLEAVE_DIALECT_GRAPH_IR_ORDEREDSUM_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_ORDEREDSUM_H
+#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_ORDEREDSUM_H
 
 #include "llvm/ADT/StringRef.h"
 
@@ -20,4 +20,4 @@ inline constexpr llvm::StringLiteral kOrderedAttr = "graph.ordered";
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_ORDEREDSUM_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_ORDEREDSUM_H

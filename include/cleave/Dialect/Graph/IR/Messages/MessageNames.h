@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_MESSAGENAMES_H
-#define CLEAVE_DIALECT_GRAPH_IR_MESSAGENAMES_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_MESSAGES_MESSAGENAMES_H
+#define CLEAVE_DIALECT_GRAPH_IR_MESSAGES_MESSAGENAMES_H
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include <string>
@@ -40,4 +40,4 @@ mlir::InFlightDiagnostic emitResultError(mlir::FunctionOpInterface function,
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_MESSAGENAMES_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_MESSAGES_MESSAGENAMES_H

@@ -12,8 +12,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_PADDEDFORM_H
-#define CLEAVE_DIALECT_GRAPH_IR_PADDEDFORM_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULES_PADDEDFORM_H
+#define CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULES_PADDEDFORM_H
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 
@@ -37,4 +37,4 @@ bool staysZero(const ShardingRule &rule, int64_t factor,
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_PADDEDFORM_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULES_PADDEDFORM_H

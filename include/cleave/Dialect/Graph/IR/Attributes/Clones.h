@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_CLONES_H
-#define CLEAVE_DIALECT_GRAPH_IR_CLONES_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_CLONES_H
+#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_CLONES_H
 
 #include "mlir/IR/Operation.h"
 
@@ -33,4 +33,4 @@ inline void renameOldCloneAttrs(mlir::Operation *root) {
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_CLONES_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_CLONES_H

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_SOURCES_H
-#define CLEAVE_DIALECT_GRAPH_IR_SOURCES_H
+#ifndef CLEAVE_DIALECT_GRAPH_ANALYSIS_SOURCES_H
+#define CLEAVE_DIALECT_GRAPH_ANALYSIS_SOURCES_H
 
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/DenseSet.h"
@@ -25,4 +25,4 @@ template <typename F> void walkSources(mlir::Value value, const F &visit) {
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_SOURCES_H
+#endif // CLEAVE_DIALECT_GRAPH_ANALYSIS_SOURCES_H

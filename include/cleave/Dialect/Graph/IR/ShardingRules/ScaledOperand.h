@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_SCALEDOPERAND_H
-#define CLEAVE_DIALECT_GRAPH_IR_SCALEDOPERAND_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULES_SCALEDOPERAND_H
+#define CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULES_SCALEDOPERAND_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
@@ -36,4 +36,4 @@ mlir::BlockArgument pointwiseArgument(mlir::Value value);
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_SCALEDOPERAND_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_SHARDINGRULES_SCALEDOPERAND_H

@@ -13,8 +13,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTETABLE_H
-#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTETABLE_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_ATTRIBUTETABLE_H
+#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_ATTRIBUTETABLE_H
 
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Operation.h"
@@ -99,4 +99,4 @@ llvm::ArrayRef<AttributeRow> attributeTable();
 
 } // namespace cleave::graph
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTETABLE_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_ATTRIBUTETABLE_H

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_DIALECT_GRAPH_IR_SOURCELINE_H
-#define CLEAVE_DIALECT_GRAPH_IR_SOURCELINE_H
+#ifndef CLEAVE_DIALECT_GRAPH_IR_MESSAGES_SOURCELINE_H
+#define CLEAVE_DIALECT_GRAPH_IR_MESSAGES_SOURCELINE_H
 
 #include "mlir/IR/Location.h"
 #include <optional>
@@ -24,4 +24,4 @@ std::optional<int64_t> checkpointRegion(mlir::Location loc);
 
 } // namespace cleave
 
-#endif // CLEAVE_DIALECT_GRAPH_IR_SOURCELINE_H
+#endif // CLEAVE_DIALECT_GRAPH_IR_MESSAGES_SOURCELINE_H

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Dialect/Graph/IR/ChosenPrecision.h"
+#include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 
 using namespace mlir;
 using namespace cleave::graph;
