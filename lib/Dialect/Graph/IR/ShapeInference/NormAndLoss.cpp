@@ -61,6 +61,20 @@ static Type vectorType(Value input) {
                                rowType(type).getElementType());
 }
 
+/// The type of a gradient of a norm, `result`, whose operands are checked.
+template <typename Adaptor>
+static LogicalResult inferRowGradient(std::optional<Location> loc,
+                                      Adaptor adaptor, ArrayRef<Value> vectors,
+                                      ArrayRef<Value> statistics, Type result,
+                                      SmallVectorImpl<Type> &results) {
+  if (failed(checkRows(loc, adaptor.getInput(), vectors)) ||
+      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
+                              statistics)))
+    return failure();
+  results.push_back(result);
+  return success();
+}
+
 LogicalResult LayerNormOp::inferReturnTypes(MLIRContext *,
                                             std::optional<Location> loc,
                                             Adaptor adaptor,
@@ -77,23 +91,17 @@ LogicalResult
 LayerNormGradOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
                                   Adaptor adaptor,
                                   SmallVectorImpl<Type> &results) {
-  if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})) ||
-      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
-                              {adaptor.getMean(), adaptor.getRstd()})))
-    return failure();
-  results.push_back(denseTypeOf(adaptor.getInput()));
-  return success();
+  return inferRowGradient(loc, adaptor, {adaptor.getWeight()},
+                          {adaptor.getMean(), adaptor.getRstd()},
+                          denseTypeOf(adaptor.getInput()), results);
 }
 
 LogicalResult LayerNormWeightGradOp::inferReturnTypes(
     MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
     SmallVectorImpl<Type> &results) {
-  if (failed(checkRows(loc, adaptor.getInput(), {})) ||
-      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
-                              {adaptor.getMean(), adaptor.getRstd()})))
-    return failure();
-  results.push_back(vectorType(adaptor.getInput()));
-  return success();
+  return inferRowGradient(loc, adaptor, {},
+                          {adaptor.getMean(), adaptor.getRstd()},
+                          vectorType(adaptor.getInput()), results);
 }
 
 LogicalResult RmsNormOp::inferReturnTypes(MLIRContext *,
@@ -111,23 +119,16 @@ LogicalResult RmsNormGradOp::inferReturnTypes(MLIRContext *,
                                               std::optional<Location> loc,
                                               Adaptor adaptor,
                                               SmallVectorImpl<Type> &results) {
-  if (failed(checkRows(loc, adaptor.getInput(), {adaptor.getWeight()})) ||
-      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
-                              {adaptor.getRstd()})))
-    return failure();
-  results.push_back(denseTypeOf(adaptor.getInput()));
-  return success();
+  return inferRowGradient(loc, adaptor, {adaptor.getWeight()},
+                          {adaptor.getRstd()}, denseTypeOf(adaptor.getInput()),
+                          results);
 }
 
 LogicalResult RmsNormWeightGradOp::inferReturnTypes(
     MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
     SmallVectorImpl<Type> &results) {
-  if (failed(checkRows(loc, adaptor.getInput(), {})) ||
-      failed(checkRowGradient(loc, adaptor.getGradient(), adaptor.getInput(),
-                              {adaptor.getRstd()})))
-    return failure();
-  results.push_back(vectorType(adaptor.getInput()));
-  return success();
+  return inferRowGradient(loc, adaptor, {}, {adaptor.getRstd()},
+                          vectorType(adaptor.getInput()), results);
 }
 
 LogicalResult SoftmaxOp::inferReturnTypes(MLIRContext *,
