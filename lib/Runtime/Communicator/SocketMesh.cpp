@@ -41,9 +41,6 @@ static constexpr int64_t periodMs = 250, silenceMs = 3500;
 /// others.
 static constexpr int64_t stallMs = 1000;
 
-/// The time in which the working thread must notice a failure.
-static constexpr int64_t noticeMs = 800;
-
 /// Bytes that are read from, and written to, one connection before the others
 /// get their turn; and those that a calling thread writes.
 static constexpr size_t turnBytes = 1 << 20, ownBytes = 1 << 16;
@@ -499,21 +496,6 @@ void SocketMesh::blameForBatch(const MessageBatch &batch, int32_t number) {
   }
 }
 
-void SocketMesh::endIfUnnoticed(int64_t now) {
-  if (!failure.load())
-    return;
-  if (failedAt == 0) {
-    failedAt = now;
-    asked.store(false);
-  } else if (!asked.load() && now - failedAt > noticeMs) {
-    unnoticed.store(true);
-    if (now - failedAt <= noticeMs + graceMs.load())
-      return;
-    std::fprintf(stderr, "error: %s\n", error().c_str());
-    ::_exit(1);
-  }
-}
-
 //===----------------------------------------------------------------------===//
 // Waiting
 //===----------------------------------------------------------------------===//
@@ -683,6 +665,7 @@ void SocketMesh::run() {
       judge(now);
     }
     runDue();
-    endIfUnnoticed(now);
+    if (failure.load())
+      notice.endIfUnnoticed(now, [&] { return error(); });
   }
 }

@@ -17,6 +17,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETMESH_H
 #define CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETMESH_H
 
+#include "cleave/Runtime/Communicator/FailureNotice.h"
 #include <atomic>
 #include <compare>
 #include <condition_variable>
@@ -81,17 +82,14 @@ public:
   /// Called regularly by the working thread. If it is not called soon after a
   /// failure, that thread hangs or is busy in vain: then the process ends.
   bool failed() {
-    asked.store(true, std::memory_order_relaxed);
+    notice.ask();
     return failure.load(std::memory_order_acquire);
   }
   /// Whether this rank writes what others wait for.
   void setBusy(bool on) { writing.store(on); }
   /// Whether that thread has not noticed a failure in time; the process ends
   /// `grace` seconds later.
-  bool isUnnoticed(int grace) {
-    graceMs.store(int64_t(grace) * 1000);
-    return unnoticed.load();
-  }
+  bool isUnnoticed(int grace) { return notice.isUnnoticed(grace); }
   /// "rank R: ..."; "" without a failure.
   std::string error() const;
   /// Ends all ranks: this one cannot continue.
@@ -129,7 +127,6 @@ private:
   void blameForBatch(const MessageBatch &batch, int32_t number);
   struct Wait;
   void judgeWait(Wait &wait, const MessageBatch &batch);
-  void endIfUnnoticed(int64_t now);
   void wake() const;
 
   int own;
@@ -145,16 +142,13 @@ private:
   /// Complete batches whose `next` the thread calls.
   std::vector<MessageBatch *> due;
   std::string message;
-  std::atomic<bool> failure{false}, asked{false}, ended{false};
-  std::atomic<bool> writing{false}, unnoticed{false};
+  std::atomic<bool> failure{false}, ended{false}, writing{false};
+  FailureNotice notice;
   /// Threads that wait for others.
   std::atomic<int> waiting{0};
-  std::atomic<int64_t> graceMs{0};
   /// Bytes of messages that have come and gone.
   uint64_t moved = 0;
   int64_t patienceMs;
-  /// For the thread.
-  int64_t failedAt = 0;
   std::thread thread;
 };
 

@@ -33,9 +33,6 @@ static constexpr int64_t stallMs = 1000;
 /// The time after which a process that was never heard counts as unreachable.
 static constexpr int64_t unheardMs = 3000;
 
-/// The time in which the working thread must notice a failure.
-static constexpr int64_t noticeMs = 800;
-
 /// The kinds of datagrams.
 enum : uint32_t { kindAlive = 1, kindFailed = 2, kindLeft = 3 };
 
@@ -211,25 +208,11 @@ void Heartbeat::run() {
            text);
     }
     judge(now);
-    endIfUnnoticed(now);
+    if (failure.load())
+      notice.endIfUnnoticed(now, [&] { return error(); });
   }
   if (leaving.load())
     send(kindLeft, "");
-}
-
-void Heartbeat::endIfUnnoticed(int64_t now) {
-  if (!failure.load())
-    return;
-  if (failedAt == 0) {
-    failedAt = now;
-    asked.store(false);
-  } else if (!asked.load() && now - failedAt > noticeMs) {
-    unnoticed.store(true);
-    if (now - failedAt <= noticeMs + graceMs.load())
-      return;
-    std::fprintf(stderr, "error: %s\n", error().c_str());
-    ::_exit(1);
-  }
 }
 
 /// Sets the failure if it is the first; false if there is an earlier one.

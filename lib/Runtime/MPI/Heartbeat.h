@@ -16,6 +16,7 @@
 #ifndef CLEAVE_LIB_RUNTIME_MPI_HEARTBEAT_H
 #define CLEAVE_LIB_RUNTIME_MPI_HEARTBEAT_H
 
+#include "cleave/Runtime/Communicator/FailureNotice.h"
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -54,7 +55,7 @@ public:
   /// Called regularly by the working thread. If it is not called soon after a
   /// failure, that thread hangs or is busy in vain: then the process ends.
   bool failed() {
-    asked.store(true, std::memory_order_relaxed);
+    notice.ask();
     return failure.load(std::memory_order_acquire);
   }
   /// What a process does, as it says with each heartbeat.
@@ -68,10 +69,7 @@ public:
   }
   /// Whether that thread has not noticed a failure in time; the process ends
   /// `grace` seconds later.
-  bool isUnnoticed(int grace) {
-    graceMs.store(int64_t(grace) * 1000);
-    return unnoticed.load();
-  }
+  bool isUnnoticed(int grace) { return notice.isUnnoticed(grace); }
   /// "rank R: ..."; "" without a failure.
   std::string error() const;
 
@@ -112,7 +110,6 @@ private:
   void judge(int64_t now);
   /// With `tell`, the others are informed too.
   bool note(int rank, const std::string &message, bool tell = false);
-  void endIfUnnoticed(int64_t now);
 
   int socket = -1;
   int rank = 0;
@@ -122,11 +119,9 @@ private:
   size_t count = 0;
   std::thread thread;
   std::atomic<int32_t> closing{0}, waiting{0}, accused{-1};
-  std::atomic<int64_t> graceMs{0};
-  std::atomic<bool> writing{false}, unnoticed{false};
-  std::atomic<bool> ended{false}, leaving{false}, failure{false}, asked{false};
-  /// For the listening thread.
-  int64_t failedAt = 0;
+  std::atomic<bool> writing{false}, ended{false}, leaving{false};
+  std::atomic<bool> failure{false};
+  FailureNotice notice;
   mutable std::mutex mutex;
   /// Why the launch has failed, and the failure of this process.
   std::string message, ownFailure;
