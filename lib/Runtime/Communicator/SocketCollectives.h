@@ -8,9 +8,8 @@
 #ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETCOLLECTIVES_H
 #define CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETCOLLECTIVES_H
 
-#include "MessageBuffers.h"
+#include "MessageTransfer.h"
 #include "SocketMesh.h"
-#include "cleave/Runtime/Communicator/ReduceBlocks.h"
 
 #include <functional>
 #include <string>
@@ -22,7 +21,7 @@ namespace cleave::runtime {
 /// combined in order of the members, and exchanged again, which sends no more
 /// than a ring does. The second exchange begins when the first one is complete,
 /// whether or not the member waits for it then.
-class SocketTransfer {
+class SocketTransfer : public MessageTransfer {
 public:
   /// Waits for messages; false after a failure.
   using Complete = std::function<bool(MessageBatch &)>;
@@ -34,30 +33,11 @@ public:
                  uint32_t request, SocketMesh &mesh, const cleave_team &team,
                  Staging &staging);
 
-  /// Why the messages are invalid, or "".
-  static std::string check(const cleave_collective *blocks, int32_t count,
-                           int members);
-
-  /// Bytes of the memory that `start` needs for messages.
-  size_t staged() const { return outgoingBytes + incomingBytes; }
   /// False if there is no memory for the messages.
   bool start();
   bool finish(const Complete &complete);
 
 private:
-  /// One block, and copies between its layout and a dense one.
-  struct Packed {
-    const char *src;
-    char *dst;
-    std::vector<int64_t> srcOffsets, dstOffsets;
-    Block gather, scatter;
-  };
-
-  /// All blocks that this member sends to `to`.
-  void pack(int to, char *message) const;
-  /// Copies what came from `from` to the places of its blocks.
-  void unpack(const char *message, int from) const;
-  void reduceParts(const char *from, int64_t count, char *to, bool alone);
   void exchangeShares(bool alone);
   /// Post messages of one exchange to and from other members.
   void sendTo(int other, const char *data, int64_t size);
@@ -66,24 +46,12 @@ private:
     return shareBegin(elements, other, members) * bytes;
   }
 
-  int32_t kind, dtype, reduction, root;
-  std::vector<Packed> blocks;
-  std::vector<int32_t> sources;
   const std::vector<int32_t> &ranks;
-  int member, members;
   /// The round is the number of exchanges so far.
   MessageKey key;
   SocketMesh &mesh;
-  const cleave_team &team;
-  Staging &staging;
-  /// Elements of a message, and bytes of an element and of a message.
-  int64_t elements, bytes, size;
-  /// Whether each member combines its share of the elements for all.
-  bool shared;
-  size_t outgoingBytes = 0, incomingBytes = 0;
-  StagingBuffer outgoing, incoming;
-  /// Where the members' data are, while they are combined.
-  std::vector<const void *> parts;
+  /// Bytes of a message.
+  int64_t size;
   /// Of the first exchange, and of the second one.
   MessageBatch batch, second;
 };

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Communicator/SocketWorld.h"
+#include "MessageCommunicator.h"
 #include "PreparedRequests.h"
 #include "SocketCollectives.h"
 #include "SocketRendezvous.h"
@@ -20,8 +21,6 @@
 #include <cstring>
 #include <map>
 #include <numeric>
-#include <sched.h>
-#include <thread>
 #include <unistd.h>
 
 using namespace cleave::runtime;
@@ -43,19 +42,14 @@ namespace {
 
 struct Group;
 
-struct SocketCommunicator : cleave_communicator {
+struct SocketCommunicator : MessageCommunicator<SocketMesh> {
   SocketMesh &mesh;
-  cleave_team team;
-  /// The same in all processes.
-  int32_t number = 0;
-  /// With more threads than cores, a waiting thread sleeps at once.
-  bool maySpin = false;
   std::vector<std::unique_ptr<Group>> groups;
   std::map<std::vector<int32_t>, int32_t> groupsMade;
-  Staging staging;
-  std::thread::id thread = std::this_thread::get_id();
 
-  explicit SocketCommunicator(SocketMesh &mesh) : mesh(mesh) {}
+  SocketCommunicator(SocketMesh &mesh, const cleave_team &team,
+                     int processesHere)
+      : MessageCommunicator(mesh, team, processesHere), mesh(mesh) {}
 };
 
 SocketCommunicator &self(cleave_communicator *c) {
@@ -118,10 +112,6 @@ Request *self(cleave_request *request) {
   return reinterpret_cast<Request *>(request);
 }
 
-void failWith(cleave_communicator *c, const char *message) {
-  self(c).mesh.fail(message);
-}
-
 cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
                         int32_t count) {
   SocketCommunicator &me = self(c);
@@ -131,7 +121,7 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   std::string problem =
       checkGroup(ranks, count, me.rank, me.size, group->member);
   if (!problem.empty()) {
-    failWith(c, problem.c_str());
+    me.mesh.fail(problem);
     return nullptr;
   }
   if (me.mesh.failed())
@@ -154,7 +144,7 @@ cleave_request *prepare(cleave_group *given, const cleave_collective *blocks,
   if (problem.empty())
     problem = SocketTransfer::check(blocks, count, members);
   if (!problem.empty()) {
-    failWith(&me, problem.c_str());
+    me.mesh.fail(problem);
     return nullptr;
   }
   if (me.mesh.failed())
@@ -168,36 +158,15 @@ cleave_request *prepare(cleave_group *given, const cleave_collective *blocks,
 
 int start(cleave_request *given) {
   Request *request = self(given);
-  SocketCommunicator &me = *request->group->owner;
-  if (request->started) {
-    failWith(&me, "starts a collective that is in flight");
-    return 1;
-  }
-  if (me.mesh.failed())
-    return 1;
-  request->started = true;
-  request->group->prepared.start();
-  if (request->transfer.start())
-    return 0;
-  failWith(&me, ("no memory for messages of " +
-                 std::to_string(request->transfer.staged()) + " bytes")
-                    .c_str());
-  return 1;
+  return request->group->owner->start(*request);
 }
 
 int wait(cleave_request *given) {
   Request *request = self(given);
   SocketCommunicator &me = *request->group->owner;
-  if (!request->started) {
-    failWith(&me, "waits for a collective that it has not started");
-    return 1;
-  }
-  request->started = false;
-  return request->transfer.finish([&](MessageBatch &batch) {
+  return me.wait(*request, [&](MessageBatch &batch) {
     return me.mesh.complete(batch, me.number, me.maySpin);
-  })
-             ? 0
-             : 1;
+  });
 }
 
 /// After a failure the mesh still uses the memory of messages in flight.
@@ -224,26 +193,6 @@ int barrier(cleave_group *given) {
   return 1;
 }
 
-/// Another thread than the working one may ask, and notices nothing by that.
-const char *errorOf(cleave_communicator *c) {
-  thread_local std::string text;
-  SocketCommunicator &me = self(c);
-  if (std::this_thread::get_id() == me.thread)
-    (void)me.mesh.failed();
-  text = me.mesh.error();
-  return text.c_str();
-}
-
-void setBusy(cleave_communicator *c, int32_t on) {
-  self(c).mesh.setBusy(on != 0);
-}
-
-int isUnnoticed(cleave_communicator *c, int32_t grace) {
-  return self(c).mesh.isUnnoticed(grace);
-}
-
-int64_t held(cleave_communicator *c) { return self(c).staging.bytes(); }
-
 /// Without a failure, all ranks close together: all messages have arrived then.
 void closeRank(cleave_communicator *c) {
   SocketCommunicator &me = self(c);
@@ -265,9 +214,18 @@ void closeRank(cleave_communicator *c) {
   delete &me;
 }
 
-constexpr cleave_communicator_api socketApi = {
-    makeGroup, prepare, start,   wait,        release, barrier,
-    failWith,  errorOf, setBusy, isUnnoticed, held,    closeRank};
+constexpr cleave_communicator_api socketApi = {makeGroup,
+                                               prepare,
+                                               start,
+                                               wait,
+                                               release,
+                                               barrier,
+                                               SocketCommunicator::failWith,
+                                               SocketCommunicator::errorOf,
+                                               SocketCommunicator::setBusy,
+                                               SocketCommunicator::isUnnoticed,
+                                               SocketCommunicator::held,
+                                               closeRank};
 
 } // namespace
 
@@ -293,15 +251,10 @@ cleave_communicator *SocketWorld::open(const cleave_team &team,
     error = mesh.error();
     return nullptr;
   }
-  auto *me = new SocketCommunicator(mesh);
+  auto *me = new SocketCommunicator(mesh, team, shared->launch.processesHere);
   me->api = &socketApi;
   me->rank = mesh.rank();
   me->size = mesh.size();
-  me->team = team;
   me->number = ++shared->opened;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = ::sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-  me->maySpin = shared->launch.processesHere * team.threads <= cores;
   return me;
 }

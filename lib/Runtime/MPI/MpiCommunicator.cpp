@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Communicator/MessageCommunicator.h"
 #include "../Communicator/PreparedRequests.h"
 #include "Heartbeat.h"
 #include "MpiCollectives.h"
@@ -26,8 +27,6 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <sched.h>
-#include <thread>
 #include <unistd.h>
 
 using namespace cleave::runtime;
@@ -63,26 +62,22 @@ struct Process {
 
 Process *process = nullptr;
 
-struct MpiCommunicator : cleave_communicator {
-  cleave_team team;
+struct MpiCommunicator : MessageCommunicator<Heartbeat> {
   MPI_Comm world = MPI_COMM_NULL;
   Heartbeat &heartbeat;
-  /// With more threads than cores, a waiting thread yields.
-  bool maySpin = false;
-
-  explicit MpiCommunicator(Heartbeat &heartbeat) : heartbeat(heartbeat) {}
   std::vector<std::unique_ptr<cleave_group>> groups;
-  Staging staging;
-  /// The same in all processes: they open their communicators together.
-  int32_t number = 0;
   double patience = patienceSeconds();
+
+  MpiCommunicator(Heartbeat &heartbeat, const cleave_team &team,
+                  int processesHere)
+      : MessageCommunicator(heartbeat, team, processesHere),
+        heartbeat(heartbeat) {}
 
   std::vector<int32_t> everyone() const {
     std::vector<int32_t> ranks(static_cast<size_t>(size));
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
   }
-  std::thread::id thread = std::this_thread::get_id();
 };
 
 MpiCommunicator &self(cleave_communicator *c) {
@@ -201,15 +196,11 @@ struct cleave_group {
 
 struct cleave_request {
   cleave_group *group;
-  Transfer transfer;
+  MpiTransfer transfer;
   bool started = false;
 };
 
 namespace {
-
-void failWith(cleave_communicator *c, const char *message) {
-  self(c).heartbeat.fail(message);
-}
 
 cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
                         int32_t count) {
@@ -220,7 +211,7 @@ cleave_group *makeGroup(cleave_communicator *c, const int32_t *ranks,
   std::string problem =
       checkGroup(ranks, count, me.rank, me.size, group->member);
   if (!problem.empty()) {
-    failWith(c, problem.c_str());
+    me.heartbeat.fail(problem);
     return nullptr;
   }
   if (me.heartbeat.failed())
@@ -240,9 +231,9 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
   int members = static_cast<int>(group->ranks.size());
   std::string problem = checkCollective(blocks, count, members);
   if (problem.empty())
-    problem = Transfer::check(blocks, count, members);
+    problem = MpiTransfer::check(blocks, count, members);
   if (!problem.empty()) {
-    failWith(group->owner, problem.c_str());
+    group->owner->heartbeat.fail(problem);
     return nullptr;
   }
   if (group->owner->heartbeat.failed())
@@ -251,41 +242,20 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
   int tag = group->made++ % 32768;
   group->prepared.add(blocks, count, members);
   return new cleave_request{
-      group, Transfer(blocks, count, group->comm, group->member, members, tag,
-                      process->messageBytes, group->owner->team,
-                      group->owner->staging)};
+      group, MpiTransfer(blocks, count, group->comm, group->member, members,
+                         tag, process->messageBytes, group->owner->team,
+                         group->owner->staging)};
 }
 
 int start(cleave_request *request) {
-  MpiCommunicator &me = *request->group->owner;
-  if (request->started) {
-    failWith(&me, "starts a collective that is in flight");
-    return 1;
-  }
-  if (me.heartbeat.failed())
-    return 1;
-  request->started = true;
-  request->group->prepared.start();
-  if (request->transfer.start())
-    return 0;
-  failWith(&me, ("no memory for messages of " +
-                 std::to_string(request->transfer.staged()) + " bytes")
-                    .c_str());
-  return 1;
+  return request->group->owner->start(*request);
 }
 
 int wait(cleave_request *request) {
   cleave_group &group = *request->group;
-  if (!request->started) {
-    failWith(group.owner, "waits for a collective that it has not started");
-    return 1;
-  }
-  request->started = false;
-  return request->transfer.finish([&](std::vector<MPI_Request> &requests) {
+  return group.owner->wait(*request, [&](std::vector<MPI_Request> &requests) {
     return group.complete(requests);
-  })
-             ? 0
-             : 1;
+  });
 }
 
 /// After a failure MPI may still write to the memory of messages in flight.
@@ -349,26 +319,6 @@ int barrier(cleave_group *group) {
   return comparePrepared(*group) ? 0 : 1;
 }
 
-/// Another thread than the working one may ask, and notices nothing by that.
-const char *errorOf(cleave_communicator *c) {
-  thread_local std::string text;
-  MpiCommunicator &me = self(c);
-  if (std::this_thread::get_id() == me.thread)
-    (void)me.heartbeat.failed();
-  text = me.heartbeat.error();
-  return text.c_str();
-}
-
-void setBusy(cleave_communicator *c, int32_t on) {
-  self(c).heartbeat.setBusy(on != 0);
-}
-
-int isUnnoticed(cleave_communicator *c, int32_t grace) {
-  return self(c).heartbeat.isUnnoticed(grace);
-}
-
-int64_t held(cleave_communicator *c) { return self(c).staging.bytes(); }
-
 /// Without a failure, all ranks close together. After one, the resources of MPI
 /// are not released.
 void closeRank(cleave_communicator *c) {
@@ -391,16 +341,25 @@ void closeRank(cleave_communicator *c) {
   delete &me;
 }
 
-constexpr cleave_communicator_api mpiApi = {
-    makeGroup, prepare, start,   wait,        release, barrier,
-    failWith,  errorOf, setBusy, isUnnoticed, held,    closeRank};
+constexpr cleave_communicator_api mpiApi = {makeGroup,
+                                            prepare,
+                                            start,
+                                            wait,
+                                            release,
+                                            barrier,
+                                            MpiCommunicator::failWith,
+                                            MpiCommunicator::errorOf,
+                                            MpiCommunicator::setBusy,
+                                            MpiCommunicator::isUnnoticed,
+                                            MpiCommunicator::held,
+                                            closeRank};
 
 /// Ends MPI, together with all other processes; not after a failure, when it
 /// would wait for the missing process. The launcher ends the rest.
 void endProcess() {
   if (process->heartbeat.failed())
     return;
-  MpiCommunicator me(process->heartbeat);
+  MpiCommunicator me(process->heartbeat, {}, 1);
   // The group has no members to blame: ranks that wait here have left as well.
   cleave_group all;
   all.owner = &me;
@@ -513,16 +472,11 @@ cleave_communicator_open(uint32_t abi, const cleave_team *team, char *error,
       return fail(problem);
   if (process->heartbeat.failed())
     return fail(process->heartbeat.error());
-  auto *me = new MpiCommunicator(process->heartbeat);
+  auto *me = new MpiCommunicator(process->heartbeat, *team, process->local);
   me->api = &mpiApi;
-  me->team = *team;
   me->rank = process->rank;
   me->size = process->size;
   me->number = ++process->opened;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = ::sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-  me->maySpin = process->local * team->threads <= cores;
   MPI_Comm_dup(MPI_COMM_WORLD, &me->world);
   return me;
 }
