@@ -33,11 +33,6 @@
 
 using namespace cleave::runtime;
 using namespace cleave::runtime::checkpoint;
-using llvm::Error;
-using llvm::Expected;
-using llvm::StringRef;
-namespace fs = llvm::sys::fs;
-namespace sys_path = llvm::sys::path;
 
 /// Exchanges the names of two files in one step. False if the system does not
 /// support it.

@@ -17,11 +17,6 @@
 
 using namespace cleave::runtime;
 using namespace cleave::runtime::checkpoint;
-using llvm::Error;
-using llvm::Expected;
-using llvm::StringRef;
-namespace fs = llvm::sys::fs;
-namespace sys_path = llvm::sys::path;
 
 Error cleave::runtime::removeCheckpoint(StringRef folder) {
   StringRef parent = sys_path::parent_path(folder);

@@ -34,7 +34,7 @@ using llvm::Twine;
 
 /// Encodes documents, each a line with a JSON string, as lines of tokens. A
 /// line that begins with "!" is its last one, a message.
-static constexpr llvm::StringLiteral encoder = R"py(
+static constexpr llvm::StringLiteral lineEncoder = R"py(
 import json, sys
 
 def end(message):
@@ -158,8 +158,8 @@ Error CommandData::start() {
     ::close(input);
     return makeError(Twine("the data command: ") + std::strerror(errno));
   }
-  Error encoding =
-      startProcess({*python, "-c", encoder.str(), tokenizer}, input, ends[1]);
+  Error encoding = startProcess({*python, "-c", lineEncoder.str(), tokenizer},
+                                input, ends[1]);
   ::close(input);
   ::close(ends[1]);
   pipe = ends[0];

@@ -10,10 +10,18 @@
 
 #include "cleave/Executable/Files/CheckpointFolder.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
 #include <optional>
 #include <vector>
 
 namespace cleave::runtime::checkpoint {
+
+// Names that the files of this header's functions use.
+using llvm::Error;
+using llvm::Expected;
+using llvm::StringRef;
+namespace fs = llvm::sys::fs;
+namespace sys_path = llvm::sys::path;
 
 inline constexpr llvm::StringLiteral kWeightFiles[] = {kModelFile,
                                                        kOptimizerFile};

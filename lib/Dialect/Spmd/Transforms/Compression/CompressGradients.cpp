@@ -42,8 +42,6 @@ namespace cleave::spmd {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::Formula;
-using graph::tensorTypeOf;
 
 namespace {
 

@@ -35,6 +35,9 @@
 
 namespace cleave::spmd {
 
+using graph::Formula;
+using graph::tensorTypeOf;
+
 /// How state goes on in a program with other workers, of another number.
 struct OtherWorkers {
   /// Only the sum over the first dimension, the workers, counts: others take

@@ -26,8 +26,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::Formula;
-using graph::tensorTypeOf;
 
 namespace {
 

@@ -27,8 +27,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::Formula;
-using graph::tensorTypeOf;
 
 namespace {
 

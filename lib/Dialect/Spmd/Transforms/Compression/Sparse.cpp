@@ -10,8 +10,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::Formula;
-using graph::tensorTypeOf;
 
 Units cleave::spmd::unitsOf(const WorkerTerms &terms) {
   return terms.shape() == ArrayRef(terms.shard)

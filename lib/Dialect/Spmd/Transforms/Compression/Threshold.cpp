@@ -21,9 +21,7 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::Formula;
 using graph::Predicate;
-using graph::tensorTypeOf;
 
 namespace {
 

@@ -13,7 +13,6 @@
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::tensorTypeOf;
 
 Sharding cleave::spmd::givenSharding(func::FuncOp step,
                                      BlockArgument argument) {

@@ -8,11 +8,15 @@
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_WORKERGRADIENTS_H
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_WORKERGRADIENTS_H
 
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/ShardingRule.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 namespace cleave::spmd {
+
+using graph::Formula;
+using graph::tensorTypeOf;
 
 /// The sharding that an argument of `step` was given; replicated without one.
 Sharding givenSharding(mlir::func::FuncOp step, mlir::BlockArgument argument);

@@ -29,8 +29,9 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-namespace {
 using Shape = SmallVector<int64_t>;
+
+namespace {
 
 /// Rewrites a function so that samples are the major factor of dimensions.
 class Reorderer {

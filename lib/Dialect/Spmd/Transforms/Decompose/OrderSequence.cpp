@@ -27,8 +27,6 @@ namespace cleave::spmd {
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
-using graph::FactorKind;
-using graph::FactorMapping;
 using graph::ShardingRule;
 
 namespace {
@@ -89,7 +87,7 @@ private:
 bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
                           bool placed) {
   llvm::SmallDenseSet<int64_t> factors;
-  auto collect = [&](Value value, const FactorMapping &mapping) {
+  auto collect = [&](Value value, const graph::FactorMapping &mapping) {
     for (int64_t dim : permutedDims(value)) {
       int64_t found = -1;
       for (int64_t factor : mapping[dim])
@@ -109,13 +107,14 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
     if (!collect(result, rule.results[i]))
       return false;
   for (int64_t factor : factors) {
-    if (!placed && (rule.factors[factor].kind == FactorKind::Replicated ||
-                    graph::dependsOnIndex(op, factor)))
+    if (!placed &&
+        (rule.factors[factor].kind == graph::FactorKind::Replicated ||
+         graph::dependsOnIndex(op, factor)))
       return false;
     // The factor must not be joined with others in one dimension.
-    for (ArrayRef<FactorMapping> mappings :
-         {ArrayRef<FactorMapping>(rule.operands), {rule.results}})
-      for (const FactorMapping &mapping : mappings)
+    for (ArrayRef<graph::FactorMapping> mappings :
+         {ArrayRef<graph::FactorMapping>(rule.operands), {rule.results}})
+      for (const graph::FactorMapping &mapping : mappings)
         for (ArrayRef<int64_t> dim : mapping)
           if (llvm::is_contained(dim, factor) &&
               llvm::any_of(dim, [&](int64_t other) {
