@@ -121,24 +121,19 @@ static llvm::Expected<Nvrtc> openNvrtc() {
                      "; it comes with the toolkit of CUDA 13, and as the "
                      "Python package nvidia-cuda-nvrtc");
   Nvrtc nvrtc;
-  bool whole = true;
-  auto find = [&](auto &function, const char *name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-        runtime::findFunction(*library, name));
-    whole &= function != nullptr;
-  };
-  find(nvrtc.create, "nvrtcCreateProgram");
-  find(nvrtc.compile, "nvrtcCompileProgram");
-  find(nvrtc.logSize, "nvrtcGetProgramLogSize");
-  find(nvrtc.log, "nvrtcGetProgramLog");
-  find(nvrtc.cubinSize, "nvrtcGetCUBINSize");
-  find(nvrtc.cubin, "nvrtcGetCUBIN");
-  find(nvrtc.ptxSize, "nvrtcGetPTXSize");
-  find(nvrtc.ptx, "nvrtcGetPTX");
-  find(nvrtc.destroy, "nvrtcDestroyProgram");
-  find(nvrtc.errorText, "nvrtcGetErrorString");
-  if (!whole)
-    return makeError("libnvrtc.so.13 lacks functions of CUDA 13");
+  runtime::CudaFunctions functions(*library);
+  functions.find(nvrtc.create, "nvrtcCreateProgram");
+  functions.find(nvrtc.compile, "nvrtcCompileProgram");
+  functions.find(nvrtc.logSize, "nvrtcGetProgramLogSize");
+  functions.find(nvrtc.log, "nvrtcGetProgramLog");
+  functions.find(nvrtc.cubinSize, "nvrtcGetCUBINSize");
+  functions.find(nvrtc.cubin, "nvrtcGetCUBIN");
+  functions.find(nvrtc.ptxSize, "nvrtcGetPTXSize");
+  functions.find(nvrtc.ptx, "nvrtcGetPTX");
+  functions.find(nvrtc.destroy, "nvrtcDestroyProgram");
+  functions.find(nvrtc.errorText, "nvrtcGetErrorString");
+  if (llvm::Error error = functions.check("libnvrtc.so.13"))
+    return error;
   return nvrtc;
 }
 

@@ -14,7 +14,7 @@ using namespace cleave::graph;
 
 namespace {
 
-class AdamWRule final : public OptimizerRule {
+class AdamWRule final : public TwoMeansRule {
 public:
   StringRef name() const override { return "adamw"; }
   StringRef summary() const override {
@@ -29,11 +29,6 @@ public:
         weightDecay(0.01),
     };
     return table;
-  }
-
-  SmallVector<StateSlot> slots(const TrainedParameter &parameter,
-                               const OptimizerSettings &) const override {
-    return {{"exp_avg", parameter.all()}, {"exp_avg_sq", parameter.all()}};
   }
 
   SmallVector<Value> update(UpdateBuilder &b) const override {

@@ -30,7 +30,7 @@ using namespace cleave::graph;
 
 namespace {
 
-class LambRule final : public OptimizerRule {
+class LambRule final : public TwoMeansRule {
 public:
   StringRef name() const override { return "lamb"; }
   StringRef summary() const override {
@@ -54,11 +54,6 @@ public:
          .drawn = {0.0, 1.0}},
     };
     return table;
-  }
-
-  SmallVector<StateSlot> slots(const TrainedParameter &parameter,
-                               const OptimizerSettings &) const override {
-    return {{"exp_avg", parameter.all()}, {"exp_avg_sq", parameter.all()}};
   }
 
   SmallVector<Value> update(UpdateBuilder &b) const override {

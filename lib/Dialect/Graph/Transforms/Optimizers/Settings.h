@@ -8,6 +8,7 @@
 #ifndef CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_OPTIMIZERS_SETTINGS_H
 #define CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_OPTIMIZERS_SETTINGS_H
 
+#include "UpdateBuilder.h"
 #include "cleave/Dialect/Graph/Transforms/Optimizer.h"
 
 namespace cleave::graph {
@@ -42,6 +43,15 @@ weightDecay(double value, llvm::StringLiteral text = "decoupled weight decay") {
           .text = text,
           .drawn = {0.0, 0.1, 0.5}};
 }
+
+/// A rule that keeps the means of gradients and of their squares, as Adam.
+class TwoMeansRule : public OptimizerRule {
+public:
+  llvm::SmallVector<StateSlot> slots(const TrainedParameter &parameter,
+                                     const OptimizerSettings &) const override {
+    return {{"exp_avg", parameter.all()}, {"exp_avg_sq", parameter.all()}};
+  }
+};
 
 } // namespace cleave::graph
 

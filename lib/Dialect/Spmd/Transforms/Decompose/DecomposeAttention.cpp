@@ -137,6 +137,22 @@ private:
     return castLike(more, like);
   }
 
+  /// The op of a gradient in the step of `here`; `last` are the operands that
+  /// not all of these ops have.
+  template <typename... Last>
+  Op gradientIn(const RotatedValues &here, Value queries, Last... last) {
+    return Op::create(builder, op.getLoc(), op.getGradient(), op.getQuery(),
+                      here.key, here.value, op.getOutput(), op.getLse(),
+                      inStep(op.getBias(), here.bias, here.step),
+                      inStep(op.getMask(), here.mask, here.step),
+                      op.getSegments(), op.getRng(), Value(), here.segments,
+                      queries, table(keyStarts, here.step), op.getScaleAttr(),
+                      op.getCausalAttr(), op.getWindowAttr(),
+                      op.getDropoutAttr(), op.getDropoutIdAttr(),
+                      DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
+                      builder.getI64IntegerAttr(here.step), last...);
+  }
+
   //===--- Starts of pieces -----------------------------------------------===//
 
   /// Reads the starts of queries and keys, if the op masks or draws by
@@ -224,16 +240,7 @@ template <> void Ring<graph::AttentionGradOp>::replace() {
     next = step + 1 < parts ? rotate(here) : home;
     dKey = rotate(dKey, 2);
     dValue = rotate(dValue, 2);
-    auto made = graph::AttentionGradOp::create(
-        builder, op.getLoc(), op.getGradient(), op.getQuery(), here.key,
-        here.value, op.getOutput(), op.getLse(),
-        inStep(op.getBias(), here.bias, here.step),
-        inStep(op.getMask(), here.mask, here.step), op.getSegments(),
-        op.getRng(), Value(), here.segments, queries,
-        table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
-        op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
-        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
-        builder.getI64IntegerAttr(here.step), stepElement());
+    auto made = gradientIn(here, queries, stepElement());
     dQuery = plus(dQuery, made.getQueryGradient());
     dKey = addTo(dKey, made.getKeyGradient(), op.getKeyGradient());
     dValue = addTo(dValue, made.getValueGradient(), op.getValueGradient());
@@ -254,16 +261,7 @@ template <> void Ring<graph::AttentionBiasGradOp>::replace() {
     next = step + 1 < parts ? rotate(here) : home;
     if (travels(op.getBias()))
       sum = rotateExtra(sum);
-    auto made = graph::AttentionBiasGradOp::create(
-        builder, op.getLoc(), op.getGradient(), op.getQuery(), here.key,
-        here.value, op.getOutput(), op.getLse(),
-        inStep(op.getBias(), here.bias, here.step),
-        inStep(op.getMask(), here.mask, here.step), op.getSegments(),
-        op.getRng(), Value(), here.segments, queries,
-        table(keyStarts, here.step), op.getScaleAttr(), op.getCausalAttr(),
-        op.getWindowAttr(), op.getDropoutAttr(), op.getDropoutIdAttr(),
-        DenseI64ArrayAttr(), builder.getI64IntegerAttr(parts),
-        builder.getI64IntegerAttr(here.step));
+    auto made = gradientIn(here, queries);
     steps[here.step] = made;
     if (scoreExtra(op.getBias()) != ScoreExtra::Pairs)
       sum = plus(sum, made);
