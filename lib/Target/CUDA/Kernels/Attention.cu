@@ -476,6 +476,45 @@ differentiate(float (&s)[Rows][Columns], float (&g)[Rows][Columns],
   }
 }
 
+// Weights of the result of other keys, which is there, and of this one, whose
+// sum becomes that of both.
+__device__ __forceinline__ void joinSums(const AttentionArguments &a,
+                                         long long at, float &top, float &rest,
+                                         float &before, float &factor) {
+  float oldTop, oldRest;
+  readSum(a, at, oldTop, oldRest);
+  float both = oldTop > top ? oldTop : top;
+  if (both == minusInfinity()) {
+    top = oldTop;
+    rest = oldRest;
+    return;
+  }
+  float old = expf(oldTop - both + oldRest);
+  float own = expf(top - both + rest);
+  top = both;
+  rest = logf(old + own);
+  before = old / (old + own);
+  factor *= own / (old + own);
+}
+
+// Whether any of `count` queries has a segment from `low` to `high`; `any`, and
+// these as well, may be shared by the block, all of whose threads call.
+template <int N>
+__device__ __forceinline__ bool
+anySegment(const QueryTile<N> &queries, int count, const long long &low,
+           const long long &high, int &any) {
+  if (threadIdx.x == 0)
+    any = 0;
+  __syncthreads();
+  if (int(threadIdx.x) < count) {
+    long long segment = queries.segment[threadIdx.x];
+    if (segment >= low && segment <= high)
+      any = 1;
+  }
+  __syncthreads();
+  return any;
+}
+
 //===----------------------------------------------------------------------===//
 // Forward
 //===----------------------------------------------------------------------===//
@@ -588,23 +627,8 @@ __device__ __forceinline__ void attentionForward(const AttentionArguments &a) {
       continue;
     long long at = ((long long)b * a.heads + h) * a.queries + first + row;
     float before = 1.0f;
-    if (a.onto) {
-      // Weights of the existing result and of this one.
-      float oldTop, oldRest;
-      readSum(a, at, oldTop, oldRest);
-      float both = oldTop > top ? oldTop : top;
-      if (both == minusInfinity()) {
-        top = oldTop;
-        rest = oldRest;
-      } else {
-        float old = expf(oldTop - both + oldRest);
-        float own = expf(top - both + rest);
-        top = both;
-        rest = logf(old + own);
-        before = old / (old + own);
-        factor *= own / (old + own);
-      }
-    }
+    if (a.onto)
+      joinSums(a, at, top, rest, before, factor);
     // All threads of the row have read the sum.
     __syncwarp(0xffffu << (threadIdx.x & 16));
     if (tx == 0)
@@ -761,20 +785,8 @@ __device__ __forceinline__ void attentionKeys(const AttentionArguments &a) {
         continue;
       __syncthreads();
       loadQueries<true>(queries, a, b, h, first, count);
-      if (a.querySegments) {
-        // Whether any query has one of the segments.
-        if (threadIdx.x == 0)
-          any = 0;
-        __syncthreads();
-        if (int(threadIdx.x) < count) {
-          long long segment = queries.segment[threadIdx.x];
-          if (segment >= low && segment <= high)
-            any = 1;
-        }
-        __syncthreads();
-        if (!any)
-          continue;
-      }
+      if (a.querySegments && !anySegment(queries, count, low, high, any))
+        continue;
       loadTile<Size, QueryColumns>(tileQ, a.q, b, h, first, count, a.headSize);
       float s[rows][columns], g[rows][columns];
       if constexpr (Shares) {
@@ -807,6 +819,61 @@ __device__ __forceinline__ void attentionKeys(const AttentionArguments &a) {
   storeRows(a.dV, b, kvHead, key0, keyCount, a.valueSize, dV, 1.0f);
 }
 
+// The part of the bias whose gradient a block has: in each dimension that the
+// bias has, one tile, and all of the others.
+template <int Rows, int Columns> struct BiasPart {
+  bool ofBatch, ofHead, ofQuery, ofKey;
+  int queryCount, keyCount;
+  int batch, head, queryTile, keyTile, query0, keyBase;
+  int lastBatch, lastHead, lastQueryTile, lastKeyTile;
+
+  __device__ __forceinline__ explicit BiasPart(const AttentionArguments &a) {
+    ofBatch = a.biasStrides[0] != 0;
+    ofHead = a.biasStrides[1] != 0;
+    ofQuery = a.biasStrides[2] != 0;
+    ofKey = a.biasStrides[3] != 0;
+    // The queries and keys of one block, or all.
+    queryCount = ofQuery ? a.queriesPerBlock : a.queries;
+    keyCount = ofQuery ? a.keysPerBlock : a.keys;
+    int queryTiles = (queryCount + Rows - 1) / Rows;
+    int keyTiles = (keyCount + Columns - 1) / Columns;
+
+    int index = int(blockIdx.x);
+    keyTile = ofKey ? index % keyTiles : 0;
+    index = ofKey ? index / keyTiles : index;
+    queryTile = ofQuery ? index % queryTiles : 0;
+    index = ofQuery ? index / queryTiles : index;
+    int part = ofQuery ? index % a.blocks : 0;
+    index = ofQuery ? index / a.blocks : index;
+    head = ofHead ? index % a.heads : 0;
+    index = ofHead ? index / a.heads : index;
+    batch = ofBatch ? index : 0;
+    query0 = part * a.queriesPerBlock;
+    keyBase = part * a.keysPerBlock;
+    lastBatch = ofBatch ? batch + 1 : a.batch;
+    lastHead = ofHead ? head + 1 : a.heads;
+    lastQueryTile = ofQuery ? queryTile + 1 : queryTiles;
+    lastKeyTile = ofKey ? keyTile + 1 : keyTiles;
+  }
+
+  // The place of the row of this block's first query and its first key.
+  __device__ __forceinline__ long long
+  begin(const AttentionArguments &a) const {
+    long long at = batch;
+    at = ofHead ? at * a.heads + head : at;
+    at = ofQuery ? at * a.queries + query0 + queryTile * Rows : at;
+    return ofKey ? at * keyCount + keyTile * Columns : at;
+  }
+  __device__ __forceinline__ int rowCount() const {
+    int count = queryCount - queryTile * Rows;
+    return count < Rows ? count : Rows;
+  }
+  __device__ __forceinline__ int columnCount() const {
+    int count = keyCount - keyTile * Columns;
+    return count < Columns ? count : Columns;
+  }
+};
+
 // Of the bias, dense in its broadcast shape: a block has a tile of that, and
 // adds over the dimensions that share it in the order of batches, heads,
 // queries and keys. If it has queries, tiles are within their block.
@@ -823,48 +890,25 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
   __shared__ QueryTile<QueryRows> queries;
   __shared__ KeyTile<KeyColumns> keys;
 
-  bool ofBatch = a.biasStrides[0] != 0, ofHead = a.biasStrides[1] != 0;
-  bool ofQuery = a.biasStrides[2] != 0, ofKey = a.biasStrides[3] != 0;
-  // The queries and keys of one block, or all.
-  int queryCount = ofQuery ? a.queriesPerBlock : a.queries;
-  int keyCount = ofQuery ? a.keysPerBlock : a.keys;
-  int queryTiles = (queryCount + QueryRows - 1) / QueryRows;
-  int keyTiles = (keyCount + KeyColumns - 1) / KeyColumns;
-
-  // The part of each dimension that this block goes over.
-  int index = int(blockIdx.x);
-  int keyTile = ofKey ? index % keyTiles : 0;
-  index = ofKey ? index / keyTiles : index;
-  int queryTile = ofQuery ? index % queryTiles : 0;
-  index = ofQuery ? index / queryTiles : index;
-  int part = ofQuery ? index % a.blocks : 0;
-  index = ofQuery ? index / a.blocks : index;
-  int head = ofHead ? index % a.heads : 0;
-  index = ofHead ? index / a.heads : index;
-  int batch = ofBatch ? index : 0;
-  int query0 = part * a.queriesPerBlock, keyBase = part * a.keysPerBlock;
-  int lastBatch = ofBatch ? batch + 1 : a.batch;
-  int lastHead = ofHead ? head + 1 : a.heads;
-  int lastQueryTile = ofQuery ? queryTile + 1 : queryTiles;
-  int lastKeyTile = ofKey ? keyTile + 1 : keyTiles;
+  const BiasPart<QueryRows, KeyColumns> part(a);
   DrawStream stream = streamOf(a);
 
   float sum[1][rows][columns];
   clear(sum);
 #pragma unroll 1
-  for (int b = batch; b < lastBatch; ++b)
+  for (int b = part.batch; b < part.lastBatch; ++b)
 #pragma unroll 1
-    for (int h = head; h < lastHead; ++h)
+    for (int h = part.head; h < part.lastHead; ++h)
 #pragma unroll 1
-      for (int q = queryTile; q < lastQueryTile; ++q) {
-        int first = query0 + q * QueryRows;
-        int count = query0 + queryCount - first;
+      for (int q = part.queryTile; q < part.lastQueryTile; ++q) {
+        int first = part.query0 + q * QueryRows;
+        int count = part.query0 + part.queryCount - first;
         count = count < QueryRows ? count : QueryRows;
         bool loaded = false;
 #pragma unroll 1
-        for (int k = keyTile; k < lastKeyTile; ++k) {
-          int key0 = keyBase + k * KeyColumns;
-          int size = keyBase + keyCount - key0;
+        for (int k = part.keyTile; k < part.lastKeyTile; ++k) {
+          int key0 = part.keyBase + k * KeyColumns;
+          int size = part.keyBase + part.keyCount - key0;
           size = size < KeyColumns ? size : KeyColumns;
           if (!meets(a, first, count, key0, key0 + size))
             continue;
@@ -902,17 +946,9 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
         }
       }
 
-  // The row of this block's first query, and its first key.
-  long long at = batch;
-  at = ofHead ? at * a.heads + head : at;
-  at = ofQuery ? at * a.queries + query0 + queryTile * QueryRows : at;
-  at = ofKey ? at * keyCount + keyTile * KeyColumns : at;
-  float *to = a.dBias + at;
-  int rowCount = queryCount - queryTile * QueryRows;
-  rowCount = rowCount < QueryRows ? rowCount : QueryRows;
-  int columnCount = keyCount - keyTile * KeyColumns;
-  columnCount = columnCount < KeyColumns ? columnCount : KeyColumns;
-  if (ofQuery && ofKey) {
+  float *to = a.dBias + part.begin(a);
+  int rowCount = part.rowCount(), columnCount = part.columnCount();
+  if (part.ofQuery && part.ofKey) {
 #pragma unroll
     for (int i = 0; i < rows; ++i)
 #pragma unroll
@@ -920,7 +956,7 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
         int row = int(threadIdx.x) / 16 + 8 * i;
         int column = int(threadIdx.x) % 16 + 16 * j;
         if (row < rowCount && column < columnCount)
-          to[(long long)row * keyCount + column] = sum[0][i][j];
+          to[(long long)row * part.keyCount + column] = sum[0][i][j];
       }
     return;
   }
@@ -929,15 +965,16 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
   __syncthreads();
   // The sums of columns, of rows, or of all.
   int t = int(threadIdx.x), outputs = 1;
-  if (ofQuery)
+  if (part.ofQuery)
     outputs = rowCount;
-  else if (ofKey)
+  else if (part.ofKey)
     outputs = columnCount;
   if (t >= outputs)
     return;
   float total = 0.0f;
-  for (int i = ofQuery ? t : 0; i < (ofQuery ? t + 1 : QueryRows); ++i)
-    for (int j = ofKey ? t : 0; j < (ofKey ? t + 1 : KeyColumns); ++j)
+  for (int i = part.ofQuery ? t : 0; i < (part.ofQuery ? t + 1 : QueryRows);
+       ++i)
+    for (int j = part.ofKey ? t : 0; j < (part.ofKey ? t + 1 : KeyColumns); ++j)
       total += tileP[i * Tile::scoreStride + j];
   to[t] = total;
 }

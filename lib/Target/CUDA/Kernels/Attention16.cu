@@ -500,23 +500,8 @@ attentionForward16(const AttentionArguments &a) {
     int row = warpRow(lane / 4 + 8 * half), i = first + row;
     long long at = ((long long)b * a.heads + h) * a.queries + i;
     float before = 1.0f;
-    if (a.onto && row < count) {
-      // Weights of the existing result and of this one.
-      float oldTop, oldRest;
-      readSum(a, at, oldTop, oldRest);
-      float both = oldTop > top ? oldTop : top;
-      if (both == minusInfinity()) {
-        top = oldTop;
-        rest = oldRest;
-      } else {
-        float old = expf(oldTop - both + oldRest);
-        float own = expf(top - both + rest);
-        top = both;
-        rest = logf(old + own);
-        before = old / (old + own);
-        factor *= own / (old + own);
-      }
-    }
+    if (a.onto && row < count)
+      joinSums(a, at, top, rest, before, factor);
     // All threads of the row have read the sum.
     __syncwarp();
     if (row >= count)
@@ -743,20 +728,8 @@ __device__ __forceinline__ void sweepQueries16(const AttentionArguments &a) {
         continue;
       __syncthreads();
       loadQueries<true>(queries, a, b, h, first, count);
-      if (a.querySegments) {
-        // Whether any query has one of the segments.
-        if (threadIdx.x == 0)
-          any = 0;
-        __syncthreads();
-        if (int(threadIdx.x) < count) {
-          long long segment = queries.segment[threadIdx.x];
-          if (segment >= low && segment <= high)
-            any = 1;
-        }
-        __syncthreads();
-        if (!any)
-          continue;
-      }
+      if (a.querySegments && !anySegment(queries, count, low, high, any))
+        continue;
       beginTile<Size, QueryColumns>(tileQ, a.q, b, h, first, count, a.headSize);
       beginTile<Size, QueryColumns>(tileG, a.dO, b, h, first, count,
                                     a.valueSize);
@@ -809,48 +782,25 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
   __shared__ QueryTile<rows16> queries;
   __shared__ KeyTile<KeyColumns> keys;
 
-  bool ofBatch = a.biasStrides[0] != 0, ofHead = a.biasStrides[1] != 0;
-  bool ofQuery = a.biasStrides[2] != 0, ofKey = a.biasStrides[3] != 0;
-  // The queries and keys of one block, or all.
-  int queryCount = ofQuery ? a.queriesPerBlock : a.queries;
-  int keyCount = ofQuery ? a.keysPerBlock : a.keys;
-  int queryTiles = (queryCount + rows16 - 1) / rows16;
-  int keyTiles = (keyCount + KeyColumns - 1) / KeyColumns;
-
-  // The part of each dimension that this block goes over.
-  int index = int(blockIdx.x);
-  int keyTile = ofKey ? index % keyTiles : 0;
-  index = ofKey ? index / keyTiles : index;
-  int queryTile = ofQuery ? index % queryTiles : 0;
-  index = ofQuery ? index / queryTiles : index;
-  int part = ofQuery ? index % a.blocks : 0;
-  index = ofQuery ? index / a.blocks : index;
-  int head = ofHead ? index % a.heads : 0;
-  index = ofHead ? index / a.heads : index;
-  int batch = ofBatch ? index : 0;
-  int query0 = part * a.queriesPerBlock, keyBase = part * a.keysPerBlock;
-  int lastBatch = ofBatch ? batch + 1 : a.batch;
-  int lastHead = ofHead ? head + 1 : a.heads;
-  int lastQueryTile = ofQuery ? queryTile + 1 : queryTiles;
-  int lastKeyTile = ofKey ? keyTile + 1 : keyTiles;
+  const BiasPart<rows16, KeyColumns> part(a);
   DrawStream stream = streamOf(a);
 
   float sum[columns][4];
   clear16(sum);
 #pragma unroll 1
-  for (int b = batch; b < lastBatch; ++b)
+  for (int b = part.batch; b < part.lastBatch; ++b)
 #pragma unroll 1
-    for (int h = head; h < lastHead; ++h)
+    for (int h = part.head; h < part.lastHead; ++h)
 #pragma unroll 1
-      for (int q = queryTile; q < lastQueryTile; ++q) {
-        int first = query0 + q * rows16;
-        int count = query0 + queryCount - first;
+      for (int q = part.queryTile; q < part.lastQueryTile; ++q) {
+        int first = part.query0 + q * rows16;
+        int count = part.query0 + part.queryCount - first;
         count = count < rows16 ? count : rows16;
         bool loaded = false;
 #pragma unroll 1
-        for (int k = keyTile; k < lastKeyTile; ++k) {
-          int key0 = keyBase + k * KeyColumns;
-          int size = keyBase + keyCount - key0;
+        for (int k = part.keyTile; k < part.lastKeyTile; ++k) {
+          int key0 = part.keyBase + k * KeyColumns;
+          int size = part.keyBase + part.keyCount - key0;
           size = size < KeyColumns ? size : KeyColumns;
           if (!meets(a, first, count, key0, key0 + size))
             continue;
@@ -882,16 +832,8 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
         }
       }
 
-  // The row of this block's first query, and its first key.
-  long long at = batch;
-  at = ofHead ? at * a.heads + head : at;
-  at = ofQuery ? at * a.queries + query0 + queryTile * rows16 : at;
-  at = ofKey ? at * keyCount + keyTile * KeyColumns : at;
-  float *to = a.dBias + at;
-  int rowCount = queryCount - queryTile * rows16;
-  rowCount = rowCount < rows16 ? rowCount : rows16;
-  int columnCount = keyCount - keyTile * KeyColumns;
-  columnCount = columnCount < KeyColumns ? columnCount : KeyColumns;
+  float *to = a.dBias + part.begin(a);
+  int rowCount = part.rowCount(), columnCount = part.columnCount();
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < columns; ++j)
@@ -900,26 +842,26 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
       tileP[rowAt(e) * scoreStride + columnAt(j, e)] = sum[j][e];
   __syncthreads();
   int t = int(threadIdx.x);
-  if (ofQuery && ofKey) {
+  if (part.ofQuery && part.ofKey) {
     for (int i = t; i < rowCount * KeyColumns; i += attentionThreads) {
       int row = i / KeyColumns, column = i % KeyColumns;
       if (column < columnCount)
-        to[(long long)row * keyCount + column] =
+        to[(long long)row * part.keyCount + column] =
             tileP[row * scoreStride + column];
     }
     return;
   }
   // The sums of columns, of rows, or of all.
   int outputs = 1;
-  if (ofQuery)
+  if (part.ofQuery)
     outputs = rowCount;
-  else if (ofKey)
+  else if (part.ofKey)
     outputs = columnCount;
   if (t >= outputs)
     return;
   float total = 0.0f;
-  for (int i = ofQuery ? t : 0; i < (ofQuery ? t + 1 : rows16); ++i)
-    for (int j = ofKey ? t : 0; j < (ofKey ? t + 1 : KeyColumns); ++j)
+  for (int i = part.ofQuery ? t : 0; i < (part.ofQuery ? t + 1 : rows16); ++i)
+    for (int j = part.ofKey ? t : 0; j < (part.ofKey ? t + 1 : KeyColumns); ++j)
       total += tileP[i * scoreStride + j];
   to[t] = total;
 }
