@@ -181,6 +181,28 @@ static llvm::Error checkWhole(llvm::StringRef path, llvm::StringRef bytes) {
   return llvm::Error::success();
 }
 
+std::string cleave::runtime::artifactEnd(llvm::StringRef bytes) {
+  return "\nxxh3 of the file above: " + hashText(bytes) + "\n";
+}
+
+/// Checks that a file is what was linked: a changed address would lead the
+/// loader, or a kernel, anywhere.
+static llvm::Error checkSame(llvm::StringRef path, llvm::StringRef bytes) {
+  size_t size = artifactEnd("").size();
+  llvm::StringRef end = bytes.take_back(size), above = bytes.drop_back(size);
+  bool has = end.starts_with(llvm::StringRef(artifactEnd("")).drop_back(17));
+  if (has && end != artifactEnd(above))
+    return makeError(path + ": the artifact is damaged: it is not what was "
+                            "compiled; compile the model again");
+  // What earlier versions compiled has no hash.
+  if (!has && bytes.contains(kEndSymbol))
+    return makeError(path + ": the artifact is truncated at " +
+                     llvm::Twine(bytes.size()) +
+                     " bytes, or damaged: it does not end with its hash; "
+                     "compile the model again");
+  return llvm::Error::success();
+}
+
 /// A copy of an artifact that has no name, or -1 where the system makes none:
 /// its code stays as it is when others shorten or overwrite the file, which
 /// would end the process.
@@ -253,6 +275,8 @@ llvm::Expected<Artifact> Artifact::open(llvm::StringRef path) {
     return buffer.takeError();
   llvm::StringRef bytes = (*buffer)->getBuffer();
   if (llvm::Error error = checkWhole(file, bytes))
+    return error;
+  if (llvm::Error error = checkSame(file, bytes))
     return error;
   artifact.fileHash = hashText(bytes);
   artifact.handle = openCopy(file, bytes, artifact.copy);

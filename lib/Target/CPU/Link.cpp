@@ -88,7 +88,28 @@ static Expected<std::string> dataObject(StringRef json) {
       {{"cleave_program", json.str() + '\0'},
        {"cleave_program_size", rawBytes<uint64_t>(json.size())},
        {"cleave_program_hash", rawBytes<uint64_t>(xxh3_64bits(json))},
+       {cleave::runtime::kEndSymbol, rawBytes<uint32_t>(1)},
        {"cleave_abi_version", rawBytes(cleave::runtime::kAbiVersion)}});
+}
+
+/// Ends a file with its hash.
+static Error appendHash(StringRef path) {
+  auto file = MemoryBuffer::getFile(path, /*IsText=*/false,
+                                    /*RequiresNullTerminator=*/false,
+                                    /*IsVolatile=*/true);
+  if (!file)
+    return error("cannot read '" + path + "': " + file.getError().message());
+  std::string end = cleave::runtime::artifactEnd((*file)->getBuffer());
+  std::error_code code;
+  raw_fd_ostream stream(path, code, sys::fs::OF_Append);
+  if (!code) {
+    stream << end;
+    stream.close();
+    code = stream.error();
+    stream.clear_error();
+  }
+  return code ? error("cannot write '" + path + "': " + code.message())
+              : Error::success();
 }
 
 Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
@@ -137,6 +158,8 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
       message += (*text)->getBuffer();
     return error("cannot link the artifact: " + message);
   }
+  if (Error e = appendHash(output.path))
+    return e;
   // Readable as the umask allows, like any file that a compiler writes.
   sys::fs::setPermissions(output.path,
                           sys::fs::perms(0777 & ~sys::fs::getUmask()));

@@ -276,6 +276,13 @@ def test_artifacts(model, folder, case):
            f"^cleave-run: error: a.so: .*({message})")
 
 
+def without_hash(whole):
+    """The artifact as an earlier version would have written it: its file does not end with a
+    hash, and does not say that it does."""
+    return whole[:whole.rindex(b"\nxxh3 of the file")].replace(
+        b"cleave_file_hash", b"cleave_file_none")
+
+
 def with_program(model, path, change):
     """The artifact with its kernels, and its program changed by `change`."""
     whole = (model / "g.so").read_bytes()
@@ -285,17 +292,40 @@ def with_program(model, path, change):
     new = json.dumps(program, separators=(",", ":")).encode()
     assert len(new) <= len(text) and whole.count(text) == 1
     # The hash of the table has another name then, as in an artifact of an earlier version.
-    path.write_bytes(whole.replace(text, new.ljust(len(text))).replace(
+    path.write_bytes(without_hash(whole).replace(text, new.ljust(len(text))).replace(
         b"cleave_program_hash", b"cleave_program_none"))
 
 
+def flipped(data, at, bit):
+    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1:]
+
+
 def test_each_bit_of_the_table_counts(model, folder):
-    whole, text = (model / "g.so").read_bytes(), program_of(model / "g.so")
+    """Also of an artifact of an earlier version, whose file has no hash."""
+    whole, text = without_hash((model / "g.so").read_bytes()), program_of(model / "g.so")
     begin, draw = whole.index(text), np.random.default_rng(0)
-    for _ in range(400 if ALL else 40):
+    for _ in range(100 if ALL else 10):
         at, bit = begin + int(draw.integers(len(text))), 1 << int(draw.integers(8))
-        (folder / "a.so").write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1:])
+        (folder / "a.so").write_bytes(flipped(whole, at, bit))
         refuse(command(model, artifact="a.so"), folder, "the artifact is damaged: its table")
+
+
+def test_each_bit_of_an_artifact_counts(model, folder):
+    """The loader relies on the tables of the file, and kernels on their code: all is compared
+    before either sees it. The first kilobytes hold the tables and addresses."""
+    whole, draw = (model / "g.so").read_bytes(), np.random.default_rng(1)
+    end = whole.rindex(b"\nxxh3 of the file")
+    places = [int(draw.integers(size)) for size in (64, 4096, len(whole)) for _ in range(
+        1000 if ALL else 10)] + list(range(end, len(whole), 1 if ALL else 7))
+    for at in places:
+        (folder / "a.so").write_bytes(flipped(whole, at, 1 << int(draw.integers(8))))
+        refuse(command(model, artifact="a.so"), folder,
+               "the artifact is (damaged|truncated)|not an artifact")
+    # Without the hash and with it, the rest being as it was.
+    (folder / "a.so").write_bytes(whole[:end])
+    refuse(command(model, artifact="a.so"), folder, "it does not end with its hash")
+    (folder / "a.so").write_bytes(whole + b"\n")
+    refuse(command(model, artifact="a.so"), folder, "it does not end with its hash")
 
 
 def kernels_of(program):

@@ -40,6 +40,13 @@ inline constexpr const char *kImageSizeSymbol = "cleave_image_size";
 /// the code of a later device.
 inline constexpr const char *kPtxSymbol = "cleave_ptx";
 
+/// Exported by an artifact that ends with `artifactEnd`; those of earlier
+/// versions do not.
+inline constexpr const char *kEndSymbol = "cleave_file_hash";
+/// What a file of these bytes has behind them: the loader trusts its tables, so
+/// that all of the file is compared before it is loaded.
+std::string artifactEnd(llvm::StringRef bytes);
+
 /// The address of a kernel, or null.
 using SymbolResolver = std::function<void *(llvm::StringRef)>;
 
