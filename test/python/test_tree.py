@@ -235,6 +235,18 @@ def test_large_folders_have_a_map():
     assert not missing, f"the maps of folders lack files: {missing}"
 
 
+#: Folders that have more than 25 files still. None comes to it.
+LARGE = {"docs", "python/cleave/trace", "python/cleave/trace/converters", "test/fake_cuda",
+         "test/python/spmd", "test/python/step", "test/python/support", "test/python/trace",
+         "test/unit/Runtime"}
+
+
+def test_folders_are_of_a_size():
+    """What one looks through by eye; a larger folder is parted by subject."""
+    large = {str(folder.relative_to(ROOT)) for folder, names in tracked().items() if len(names) > 25}
+    assert large == LARGE, "a folder of more than 25 files, or one that is no longer"
+
+
 def test_a_map_names_whole_files():
     assert unmapped(["split.mlir", "split-one.mlir"], "| `split-one` | stages |") == ["split"]
 
@@ -249,6 +261,52 @@ def test_architecture_names_files():
              for word in re.findall(r"(?<![\w>}*.-])\w[\w-]*\.(?:cpp|h|inc|py|td|md|cmake)\b", code)}
     assert len(named) > 50
     assert not named - names
+
+
+#: A run of this many lines that stands twice is a repetition.
+REPEATED = 6
+
+
+def lines_of(path):
+    """Lines that count, with their numbers: no blank ones, comments, punctuation alone, imports."""
+    passed = ("#" if path.suffix == ".py" else "//", "#include", "import ", "from ")
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        line = " ".join(line.split())
+        if re.search(r"\w", line) and not line.startswith(passed):
+            yield number, line
+
+
+def repetitions(paths):
+    """Pairs of files, and of places of one, that have a run of lines in common."""
+    places = collections.defaultdict(list)
+    for path in paths:
+        lines = list(lines_of(path))
+        for i in range(len(lines) - REPEATED + 1):
+            run = "\n".join(line for _, line in lines[i:i + REPEATED])
+            places[run].append((path, lines[i][0]))
+    found = {}
+    for same in places.values():
+        for (one, line), (other, place) in itertools.combinations(same, 2):
+            found.setdefault((one, other), f"{one}:{line} ~ {other}:{place}")
+    return list(found.values())
+
+
+def test_repetitions_become_fewer():
+    """What stands twice is wrong in one of the places some day. The number only shrinks."""
+    paths = sorted(path for folder in ("include", "lib", "python", "tools")
+                   for path in (ROOT / folder).rglob("*")
+                   if path.suffix in (".h", ".cpp", ".inc", ".cu", ".py"))
+    assert len(paths) > 800
+    found = repetitions(paths)
+    assert len(found) <= 9, "\n".join(found)
+
+
+def test_a_repetition_is_found(tmp_path):
+    lines = [f"int a{i} = {i};" for i in range(REPEATED)]
+    (tmp_path / "one.h").write_text("\n".join(lines))
+    (tmp_path / "two.h").write_text("// More.\n#include <a>\n\n" + "\n}\n".join(lines))
+    (tmp_path / "three.h").write_text("\n".join(lines[1:]))
+    assert len(repetitions(sorted(tmp_path.iterdir()))) == 1
 
 
 def test_no_test_imports_a_test():
