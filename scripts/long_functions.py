@@ -15,7 +15,7 @@ C_SUFFIXES = (".cpp", ".h", ".cu", ".inc", ".c")
 #: Literals, comments and directives, whose braces do not count.
 NO_CODE = re.compile(r'R"([^()\\ ]{0,16})\((?:.|\n)*?\)\1"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"'
                      r"|(?<![\w])'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
-#: What stands before a brace that is not of a function.
+#: Words before a brace that is not of a function.
 OTHER = re.compile(r"^(?:extern|inline)?\s*namespace\b|^(?:template\s*<.*>\s*)?(?:typedef\s+)?"
                    r"(?:class|struct|enum|union)\b|^(?:else\s+)?(?:if|for|while|switch|do|else|catch)\b", re.DOTALL)
 

@@ -45,7 +45,7 @@ TYPES = {
     "loss_scale": "LossScale | float | str",
 }
 
-#: What is said of options in Python beside their help.
+#: The texts of options in Python beside their help.
 NOTES = {
     "schedule": "An order written by hand is given as its text, a line for each position (`Step.schedule` returns such "
                 "a text), or as the path of its file",
@@ -113,7 +113,7 @@ OTHERS = [
          "(usually -100), and 0 for others")]),
 ]
 
-#: What a class is about, and a plain value in its place.
+#: The subject of a class, and a plain value in its place.
 TITLES = {
     "Numerics": ("What is checked and in which order is summed in a step", None),
     "Precision": ("The types of numbers", '"bf16"'),

@@ -181,7 +181,7 @@ static json::Value profileOf(ProgramOp program,
 }
 
 /// Describes what the commands of an entry are, and what they move between the
-/// arena and the second tier.
+/// arena and offload memory.
 static void describeCommands(ProgramOp program, const SymbolTable &symbols,
                              json::Object &entry) {
   std::map<std::string, int64_t> counts;

@@ -5,6 +5,7 @@ import ast
 import collections
 import functools
 import importlib.util
+import itertools
 import json
 import pathlib
 import re

@@ -76,7 +76,7 @@ TEST(FileTier, NeedsAFolder) {
             "offload_dir, name another folder)");
 }
 
-/// Fetches buffer 0 of the tier to buffer 1, copies it to 2, and evicts that.
+/// Fetches offloaded buffer 0 to buffer 1, copies it to 2, and evicts that.
 Program moving() {
   Program program;
   program.arenaBytes = 256;

@@ -21,7 +21,7 @@ using namespace cleave::exec;
 
 namespace {
 
-/// The bytes of the arena, and of the second tier.
+/// The bytes of the arena, and of offload memory.
 struct Memories {
   int64_t arena = 0, tier = 0;
 };
