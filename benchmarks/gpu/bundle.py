@@ -71,7 +71,7 @@ F32 = {"f32": ["--residual=f32"]}
 #: Timed: name, sizes, samples of a step, micro-batches, and further programs of the same model: what
 #: the name has at its end, and flags.
 TIMED = [
-    ("gpt2-124m", GPT2, 64, 4, {"limit": ["--memory-limit=6700"], "apart": ["--merge-products=off"],
+    ("gpt2-124m", GPT2, 64, 4, {"limit": ["--memory-limit=6700"], "apart": ["--merge-matmuls=off"],
                                 **F32}),
     ("gpt2-350m", dict(hidden=1024, layers=24, heads=16, seq=2048, vocab=50304), 16, 4, {}),
     ("gpt2-1.3b", dict(hidden=2048, layers=24, heads=32, seq=2048, vocab=50304), 16, 8, {}),

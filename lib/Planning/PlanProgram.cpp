@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/PlanProgram.h"
-#include "cleave/Executable/Cuda/CudnnPlan.h"
+#include "cleave/Executable/Cuda/PlanCudnnAttention.h"
 #include "cleave/Executable/Transforms/FinalizeProgram.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Support/ByteSize.h"

@@ -288,7 +288,7 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   }
   Random merged(graph.seed ^ 0x3e26);
   if (options.precision != "f32" && merged.chance(0.6))
-    options.mergeProducts = "on";
+    options.mergeMatmuls = "on";
   Random memory(graph.seed ^ 0x3e3c);
   options.fusedAttention = memory.chance(0.8);
   options.recompute =

@@ -91,7 +91,7 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
     static constexpr const char *sums[] = {"f32", "f32", "products", "16bit"};
     options.activationReduction = types.pick(sums);
     options.gradientType = types.chance(0.3) ? "bf16" : "f32";
-    options.mergeProducts = types.chance(0.5) ? "on" : "off";
+    options.mergeMatmuls = types.chance(0.5) ? "on" : "off";
   }
   // A tree over samples, which not all devices and recipes support; with 16
   // bits, parameters are sharded too.
@@ -123,7 +123,7 @@ std::string NativeOptions::text() const {
       microBatches, grains, threads, vectorBits, maxLogitsBytes, bucketBytes,
       writeOut, fusion, update, optimizer.maxGradNorm,
       precision + "," + residual + "," + activationReduction + "," +
-          gradientType + ",merge_products=" + mergeProducts,
+          gradientType + ",merge_matmuls=" + mergeMatmuls,
       split);
 }
 
@@ -157,7 +157,7 @@ static CompileOptions compileOptions(const NativeOptions &options) {
   result.phases.residual = options.residual;
   result.phases.activationReduction = options.activationReduction;
   result.phases.gradientType = options.gradientType;
-  result.phases.mergeProducts = options.mergeProducts;
+  result.phases.mergeMatmuls = options.mergeMatmuls;
   return result;
 }
 

@@ -2,7 +2,7 @@
 // RUN: cleave-opt %s --phase-model --dump-pass-pipeline -o %t.0.mlir 2>&1 | FileCheck %s --check-prefix=MODEL
 // RUN: cleave-opt %t.0.mlir --phase-step="optimizer=sgd clip=1.0 precision=bf16" --dump-pass-pipeline -o %t.1.mlir 2>&1 | FileCheck %s --check-prefix=STEP
 // RUN: cleave-opt %t.1.mlir --phase-placed="precision=bf16 mesh=dp=2 recipe=zero1" --dump-pass-pipeline -o %t.2.mlir 2>&1 | FileCheck %s --check-prefix=PLACED
-// RUN: cleave-opt %t.2.mlir --phase-local="precision=bf16 mesh=dp=2 recipe=zero1 merge-products=on" --dump-pass-pipeline -o %t.3.mlir 2>&1 | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %t.2.mlir --phase-local="precision=bf16 mesh=dp=2 recipe=zero1 merge-matmuls=on" --dump-pass-pipeline -o %t.3.mlir 2>&1 | FileCheck %s --check-prefix=LOCAL
 // RUN: cleave-opt %t.3.mlir --phase-scheduled="precision=bf16 mesh=dp=2 recipe=zero1 collective-chunks=2" --dump-pass-pipeline -o %t.4.mlir 2>&1 | FileCheck %s --check-prefix=SCHEDULED
 // RUN: cleave-opt %t.4.mlir --phase-executable="precision=bf16 mesh=dp=2 recipe=zero1" --dump-pass-pipeline -o %t.5.mlir 2>&1 | FileCheck %s --check-prefix=EXECUTABLE
 // RUN: cleave-opt %t.5.mlir --exec-verify-executable | FileCheck %s --check-prefix=LAST
@@ -15,7 +15,7 @@
 // PLACED: spmd-propagate,
 // PLACED-NEXT: spmd-verify-placed{{$}}
 // PLACED-NEXT: {{^\)}}
-// LOCAL: spmd-merge-products{
+// LOCAL: spmd-merge-matmuls{
 // LOCAL-NEXT: spmd-verify{{$}}
 // LOCAL-NEXT: {{^\)}}
 // SCHEDULED: spmd-chunk-collectives{
@@ -28,12 +28,12 @@
 
 // Options are refused as cleave-compile refuses them.
 // RUN: not cleave-opt %s --phase-step="precision=fp4" 2>&1 | FileCheck %s --check-prefix=CHOICE
-// RUN: not cleave-opt %s --phase-step="merge-products=on" 2>&1 | FileCheck %s --check-prefix=RULE
+// RUN: not cleave-opt %s --phase-step="merge-matmuls=on" 2>&1 | FileCheck %s --check-prefix=RULE
 // RUN: not cleave-opt %s --phase-step="optimizer=sgd beta1=0.5" 2>&1 | FileCheck %s --check-prefix=SETTING
 // RUN: not cleave-opt %s --phase-step="optimizer=sdg" 2>&1 | FileCheck %s --check-prefix=NAME
 // RUN: not cleave-opt %s --phase-scheduled="recompute=auto" 2>&1 | FileCheck %s --check-prefix=AUTO
 // CHOICE: --precision is f32, bf16, fp16 or fp8, not 'fp4'
-// RULE: --merge-products on needs --precision bf16 or fp16
+// RULE: --merge-matmuls on needs --precision bf16 or fp16
 // SETTING: beta1 has no effect with optimizer=sgd
 // NAME: unknown optimizer 'sdg'
 // AUTO: --recompute auto is decided by cleave-compile

@@ -13,7 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Libraries/Cudnn.h"
-#include "cleave/Executable/Cuda/CudnnPlan.h"
+#include "cleave/Executable/Cuda/PlanCudnnAttention.h"
 #include "gtest/gtest.h"
 
 #include <cmath>

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// The calls of the library, and its communicators; NcclExchanges.h moves data,
-/// NcclElements.h adds it up, NcclState.h has what is under way.
+/// The calls of the library, and its communicators; NcclTransports.h moves
+/// data, NcclElements.h adds it up, NcclState.h has what is under way.
 ///
 /// libnccl.so.2 for machines without a device, next to the fake driver in the
 /// same folder: for ranks that are threads of one process, or of several on one
@@ -42,7 +42,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "NcclExchanges.h"
+#include "NcclTransports.h"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -50,7 +50,7 @@ llvm::StringRef groupClass(OptionGroup group);
 using OptionValue = std::variant<bool, int64_t, double, std::string>;
 
 /// Where options are given, which decides how messages spell their names:
-/// `--merge-products` or `merge_products`.
+/// `--merge-matmuls` or `merge_matmuls`.
 enum class Entrance : uint8_t { CommandLine, Python };
 
 /// Why options are refused: the name of one, and the rest of the sentence.

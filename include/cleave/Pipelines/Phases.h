@@ -81,12 +81,12 @@ struct PhaseOptions {
             precision != "f32" && precision != "fp8");
   }
   /// Whether products of one value by several weights are one
-  /// (--spmd-merge-products): "on", "off", or "auto": on a GPU.
-  std::string mergeProducts = "auto";
+  /// (--spmd-merge-matmuls): "on", "off", or "auto": on a GPU.
+  std::string mergeMatmuls = "auto";
   /// Whether that pass runs. Weights in f32 would be copied for it.
   bool mergesProducts() const {
-    return precision != "f32" && (mergeProducts == "on" ||
-                                  (mergeProducts == "auto" && target.isGpu()));
+    return precision != "f32" &&
+           (mergeMatmuls == "on" || (mergeMatmuls == "auto" && target.isGpu()));
   }
   /// The type in which gradients of weights are summed over
   /// micro-batches and ranks: "f32", or that of `precision`, but not with

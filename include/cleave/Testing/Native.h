@@ -44,7 +44,7 @@ struct NativeOptions {
   /// See PhaseOptions.
   std::string fusion = "auto", gather, slices = "auto";
   std::string precision = "f32", activationReduction = "f32",
-              residual = "16bit", gradientType = "f32", mergeProducts = "off";
+              residual = "16bit", gradientType = "f32", mergeMatmuls = "off";
   graph::OptimizerOptions optimizer;
 
   /// Options drawn from a seed alone.

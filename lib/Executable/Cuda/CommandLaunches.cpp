@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Executable/Cuda/CommandLaunches.h"
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Support/OrthonormalScratch.h"
@@ -694,5 +694,5 @@ int64_t cuda::launchScratchBytes(const Program &program) {
 
 int64_t cuda::outsideBytes(const Program &program) {
   return kContractionWorkspaceBytes + launchScratchBytes(program) +
-         ExchangeStaging(program).getBytes();
+         CollectiveStaging(program).getBytes();
 }

@@ -95,7 +95,7 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
     break;
   case CommandKind::Collective:
     written.collect(command.collective.dst);
-    for (const ExchangeBlock &block : command.collective.more)
+    for (const CollectiveBlock &block : command.collective.more)
       written.collect(block.dst);
     break;
   case CommandKind::Fetch:
@@ -124,13 +124,13 @@ static BufferRange wholeBuffer(const Part &part, int32_t buffer, bool written) {
 
 std::vector<BufferRange>
 cleave::runtime::rangesOf(const Part &part, const CollectiveCommand &command,
-                          Ref ExchangeBlock::*end) {
-  bool sends = end == &ExchangeBlock::src;
+                          Ref CollectiveBlock::*end) {
+  bool sends = end == &CollectiveBlock::src;
   bool isPlain = command.collective == CollectiveKind::AllReduce ||
                  command.collective == CollectiveKind::AllGather ||
                  command.collective == CollectiveKind::ReduceScatter;
   std::vector<BufferRange> ranges;
-  auto add = [&](const ExchangeBlock &block) {
+  auto add = [&](const CollectiveBlock &block) {
     const Ref &ref = block.*end;
     if (ref.buffer < 0)
       return;
@@ -156,7 +156,7 @@ cleave::runtime::rangesOf(const Part &part, const CollectiveCommand &command,
         bytesAt(ref, first, last - first + elements, command.dtype, !sends));
   };
   add(command);
-  for (const ExchangeBlock &block : command.more)
+  for (const CollectiveBlock &block : command.more)
     add(block);
   return ranges;
 }
@@ -188,9 +188,9 @@ std::vector<BufferRange> cleave::runtime::rangesOf(const Part &part,
     return ::rangesOf(command.contract);
   if (command.kind == CommandKind::Collective) {
     std::vector<BufferRange> ranges =
-        rangesOf(part, command.collective, &ExchangeBlock::src);
-    llvm::append_range(ranges,
-                       rangesOf(part, command.collective, &ExchangeBlock::dst));
+        rangesOf(part, command.collective, &CollectiveBlock::src);
+    llvm::append_range(
+        ranges, rangesOf(part, command.collective, &CollectiveBlock::dst));
     return ranges;
   }
   std::vector<BufferRange> ranges;

@@ -488,7 +488,7 @@ private:
               "a transfer must be between pipeline positions");
       require(c.root != program.position, "a transfer is to its own position");
     }
-    auto block = [&](const ExchangeBlock &b) {
+    auto block = [&](const CollectiveBlock &b) {
       require(b.sizes.size() <= 8, "more than 8 dimensions");
       bool gives = kind != Kind::Receive, takes = kind != Kind::Send;
       require(b.srcStrides.size() == (gives ? b.sizes.size() : 0) &&

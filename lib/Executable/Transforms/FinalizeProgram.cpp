@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Executable/Transforms/FinalizeProgram.h"
-#include "cleave/Executable/Format/ExchangeOrder.h"
+#include "cleave/Executable/Format/CollectiveOrder.h"
 #include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Executable/Transforms/BucketCollectives.h"
 #include "cleave/Executable/Transforms/DeferChecks.h"
@@ -64,7 +64,7 @@ std::string cleave::finalizePrograms(std::vector<runtime::Program> &programs,
   for (runtime::Program &program : programs)
     finalizeProgram(program, options, programs.size() == 1);
   // The order of exchanges is settled.
-  return runtime::findExchangeDeadlock(
-      programs, options.target.empty() ? runtime::ExchangeStreams::OfGroups
-                                       : runtime::ExchangeStreams::One);
+  return runtime::findCollectiveDeadlock(
+      programs, options.target.empty() ? runtime::CollectiveStreams::OfGroups
+                                       : runtime::CollectiveStreams::One);
 }

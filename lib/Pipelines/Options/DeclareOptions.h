@@ -8,7 +8,7 @@
 /// \file
 /// A file of this folder declares the options of a group:
 ///
-///   table.choice("merge-products", &PhaseOptions::mergeProducts,
+///   table.choice("merge-matmuls", &PhaseOptions::mergeMatmuls,
 ///                {"auto", "on", "off"})
 ///       .says("With 16-bit precision, ...")
 ///       .unless(isF32, " on needs {precision} bf16 or fp16: ...");

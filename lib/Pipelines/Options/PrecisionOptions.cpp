@@ -183,13 +183,14 @@ void cleave::declarePrecision(OptionTable &table) {
                    : "";
       });
   table
-      .choice("merge-products", &PhaseOptions::mergeProducts,
+      .choice("merge-matmuls", &PhaseOptions::mergeMatmuls,
               {"auto", "on", "off"})
+      .formerly("merge-products")
       .says("With 16-bit precision, whether matmuls of one value by several "
             "weights are one matmul, as those of query, key and value: auto, "
             "the default: on a GPU; on; off")
       .refused([](const CompileOptions &options) -> std::string {
-        return options.phases.mergeProducts == "on" && !isNarrow(options)
+        return options.phases.mergeMatmuls == "on" && !isNarrow(options)
                    ? " on needs {precision} bf16 or fp16: weights in f32 are "
                      "not copied"
                    : "";

@@ -118,8 +118,8 @@ bool Executor::execute(const Step &step) {
   return true;
 }
 
-void Executor::finishExchanges(llvm::ArrayRef<Step> steps,
-                               const Step *last) const {
+void Executor::finishCollectives(llvm::ArrayRef<Step> steps,
+                                 const Step *last) const {
   std::vector<cleave_request *> open;
   for (const Step &step : steps) {
     if (&step == last)
@@ -187,7 +187,7 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
     }
     if (ok)
       continue;
-    finishExchanges(it->second.steps, &step);
+    finishCollectives(it->second.steps, &step);
     if (const char *why = communicator->api->error(communicator); *why)
       return Stop{why, false, false, true};
     takeBack(it->second.steps, &step);

@@ -9,12 +9,12 @@
 #define CLEAVE_LIB_RUNTIME_CUDA_CUDADEVICE_H
 
 #include "Gpu.h"
-#include "HostExchange.h"
 #include "HostTensors.h"
+#include "HostTransport.h"
 #include "Libraries/CublasLtMatmul.h"
 #include "Libraries/Cudnn.h"
-#include "NcclExchange.h"
-#include "SharedExchange.h"
+#include "NcclTransport.h"
+#include "SharedTransport.h"
 #include "WorkRecord.h"
 #include "cleave/Executable/Cuda/CommandLaunches.h"
 #include "cleave/Executable/Cuda/KernelArguments.h"
@@ -76,11 +76,11 @@ private:
   };
   struct Exchange {
     cleave_request *request = nullptr;
-    const HostExchange *blocks = nullptr;
+    const HostTransport *blocks = nullptr;
     /// By NCCL, or among ranks that share the device, else null; then neither
     /// of the others is there.
-    NcclExchange::Collective *collective = nullptr;
-    SharedExchange::Collective *shared = nullptr;
+    NcclTransport::Collective *collective = nullptr;
+    SharedTransport::Collective *shared = nullptr;
     /// What its end uses, unless it is by NCCL.
     MemoryUse used;
     SentSums::Counter counter;
@@ -196,7 +196,7 @@ private:
   llvm::Expected<bool> readFlag(CUdeviceptr at);
   /// Ends the exchanges and moves in flight when `last` stopped the step, on
   /// all ranks alike.
-  void finishExchanges(const EntrySteps &entry, const Step *last);
+  void finishCollectives(const EntrySteps &entry, const Step *last);
   /// The error of the communicator.
   llvm::Error communicatorError() const;
   llvm::Error mark();
@@ -235,13 +235,13 @@ private:
   /// From when the entries are prepared on.
   std::unique_ptr<HostTensors> host;
   std::deque<Move> moves;
-  std::deque<HostExchange> exchanges;
+  std::deque<HostTransport> exchanges;
   std::deque<Agreement> agreements;
   /// Released before the communicator is closed.
   std::optional<Requests> requests;
   /// At most one of them; none if collectives go through the host.
-  std::unique_ptr<NcclExchange> nccl;
-  std::unique_ptr<SharedExchange> shared;
+  std::unique_ptr<NcclTransport> nccl;
+  std::unique_ptr<SharedTransport> shared;
   /// Of the run, as the host has last read it.
   CheckStatus checks{};
 

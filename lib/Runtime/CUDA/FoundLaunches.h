@@ -9,7 +9,7 @@
 #define CLEAVE_LIB_RUNTIME_CUDA_FOUNDLAUNCHES_H
 
 #include "Gpu.h"
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include <utility>
 #include <vector>
 
@@ -18,7 +18,7 @@ namespace cleave::runtime::cuda {
 using FoundLaunches = std::vector<std::pair<CUfunction, Launch>>;
 
 /// Finds the functions of what a plan launches before and after its exchange.
-inline llvm::Error findLaunches(Gpu &gpu, ExchangePlan &plan,
+inline llvm::Error findLaunches(Gpu &gpu, CollectivePlan &plan,
                                 FoundLaunches &before, FoundLaunches &after) {
   for (auto [from, to] :
        {std::pair(&plan.before, &before), std::pair(&plan.after, &after)})

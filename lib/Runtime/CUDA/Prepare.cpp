@@ -151,7 +151,7 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
     return device.arena + static_cast<uint64_t>(offset(ref));
   };
   if (device.shared && isPlannable(command)) {
-    Expected<SharedExchange::Collective *> made =
+    Expected<SharedTransport::Collective *> made =
         device.shared->make(command, at);
     if (!made)
       return made.takeError();
@@ -159,7 +159,7 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
     return exchange;
   }
   if (device.nccl && isPlannable(command)) {
-    Expected<NcclExchange::Collective *> made = device.nccl->make(
+    Expected<NcclTransport::Collective *> made = device.nccl->make(
         command, at, "part '" + part.name + "' (" + label + ")");
     if (!made)
       return made.takeError();
@@ -179,7 +179,7 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
   exchange.request = *request;
   if (receives)
     exchange.used.writes =
-        MemoryUse::ofBlocks(part, row, command, &ExchangeBlock::dst);
+        MemoryUse::ofBlocks(part, row, command, &CollectiveBlock::dst);
   exchange.blocks = &device.exchanges.emplace_back(command, offset, receives);
   return exchange;
 }
@@ -230,21 +230,21 @@ Error CudaDevice::Resolver::exchange(const Part &part, const Action &action,
   Expected<Exchange> made = collective(c, part, row, command.label, offset);
   if (!made)
     return made.takeError();
-  if (NcclExchange::Collective *own = made->collective) {
+  if (NcclTransport::Collective *own = made->collective) {
     step.stream = device.streamIndex(own->stream, own->streamName());
     step.use.writes.push_back(own->staging);
     step.ended = own->ended;
-  } else if (SharedExchange::Collective *own = made->shared) {
+  } else if (SharedTransport::Collective *own = made->shared) {
     step.stream = device.streamIndex(gpu.communication, "communication");
     step.use.writes.push_back(own->staging);
     // Other ranks may use it in between.
     for (const MemoryRange &range :
-         MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src))
+         MemoryUse::ofBlocks(part, row, c, &CollectiveBlock::src))
       step.use.reads.push_back(range);
     made->used = step.use;
   } else {
     step.finishes = true;
-    step.use = {MemoryUse::ofBlocks(part, row, c, &ExchangeBlock::src), {}};
+    step.use = {MemoryUse::ofBlocks(part, row, c, &CollectiveBlock::src), {}};
   }
   if (c.endsLater()) {
     transfers[{c.token, action.microBatch}] = *made;
@@ -480,16 +480,16 @@ Error CudaDevice::prepare(cleave_communicator *with) {
     if (!mapped)
       return mapped.takeError();
     mirror = std::move(*mapped);
-    Expected<std::unique_ptr<NcclExchange>> opened =
-        NcclExchange::open(program, *gpu, *requests, communicator);
+    Expected<std::unique_ptr<NcclTransport>> opened =
+        NcclTransport::open(program, *gpu, *requests, communicator);
     if (!opened)
       return opened.takeError();
     nccl = std::move(*opened);
     if (nccl)
       gpu->watch = [this] { return nccl->watch(); };
     if (!nccl) {
-      Expected<std::unique_ptr<SharedExchange>> sharing =
-          SharedExchange::open(*gpu, *requests, communicator);
+      Expected<std::unique_ptr<SharedTransport>> sharing =
+          SharedTransport::open(*gpu, *requests, communicator);
       if (!sharing)
         return sharing.takeError();
       shared = std::move(*sharing);

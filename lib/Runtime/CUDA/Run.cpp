@@ -90,9 +90,9 @@ Error CudaDevice::communicatorError() const {
 }
 
 Error CudaDevice::exchange(const Step &step, const Exchange &exchange) {
-  if (NcclExchange::Collective *own = exchange.collective)
+  if (NcclTransport::Collective *own = exchange.collective)
     return exchange.ends ? Error::success() : nccl->start(*own);
-  if (SharedExchange::Collective *own = exchange.shared)
+  if (SharedTransport::Collective *own = exchange.shared)
     return exchange.ends ? shared->finish(*own) : shared->start(*own);
   // The host waits for both copies; in between, other ranks read and write
   // what is on the host.
@@ -242,7 +242,7 @@ void CudaDevice::sumTimes(EntrySteps &entry, bool traced) {
 // Runs
 //===----------------------------------------------------------------------===//
 
-void CudaDevice::finishExchanges(const EntrySteps &entry, const Step *last) {
+void CudaDevice::finishCollectives(const EntrySteps &entry, const Step *last) {
   std::vector<const Exchange *> open;
   for (const Step &step : entry.steps) {
     if (&step == last)
@@ -447,7 +447,7 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
     }
     if (passed)
       continue;
-    finishExchanges(entry, &step);
+    finishCollectives(entry, &step);
     for (const Step &later : llvm::ArrayRef(entry.steps).drop_front(i)) {
       bool ignored = true;
       if (!later.whenStopped)

@@ -34,7 +34,7 @@ MemoryUse MemoryUse::of(const Part &part, llvm::ArrayRef<int64_t> row,
 std::vector<MemoryRange> MemoryUse::ofBlocks(const Part &part,
                                              llvm::ArrayRef<int64_t> row,
                                              const CollectiveCommand &command,
-                                             Ref ExchangeBlock::*end) {
+                                             Ref CollectiveBlock::*end) {
   std::vector<MemoryRange> ranges;
   for (const BufferRange &range : rangesOf(part, command, end))
     ranges.push_back(place(part, row, range));

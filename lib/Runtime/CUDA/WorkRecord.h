@@ -37,7 +37,7 @@ struct MemoryUse {
   static std::vector<MemoryRange> ofBlocks(const Part &part,
                                            llvm::ArrayRef<int64_t> row,
                                            const CollectiveCommand &command,
-                                           Ref ExchangeBlock::*end);
+                                           Ref CollectiveBlock::*end);
 };
 
 /// Whether one of the ranges has bytes of another one.

@@ -62,7 +62,7 @@ llvm::Expected<cleave_request *>
 Requests::prepare(const CollectiveCommand &c,
                   llvm::function_ref<char *(Ref)> at) {
   llvm::SmallVector<cleave_collective> blocks;
-  auto add = [&](const ExchangeBlock &block) {
+  auto add = [&](const CollectiveBlock &block) {
     cleave_collective &what = blocks.emplace_back();
     what.kind =
         c.isTransfer() ? CLEAVE_SEND : static_cast<int32_t>(c.collective);

@@ -28,7 +28,7 @@ SocketTransfer::SocketTransfer(const cleave_collective *given, int32_t count,
 }
 
 /// Combines this member's share, and begins to gather those of all.
-void SocketTransfer::exchangeShares(bool alone) {
+void SocketTransfer::collectiveShares(bool alone) {
   char *out = outgoing.data();
   int64_t from = shareOf(member), own = shareOf(member + 1) - from;
   reduceParts(incoming.data(), own / bytes, out + from, alone);
@@ -72,7 +72,7 @@ bool SocketTransfer::start() {
     SocketMesh::hold(batch);
     SocketMesh::hold(second);
     batch.state = MessageBatch::Waits;
-    batch.next = [this] { exchangeShares(/*alone=*/true); };
+    batch.next = [this] { collectiveShares(/*alone=*/true); };
   }
   // Each begins with another one, so that not all send to the same.
   auto forOthers = [&](auto body) {
@@ -154,7 +154,7 @@ bool SocketTransfer::finish(const Complete &complete) {
   if (!complete(batch))
     return false;
   if (own)
-    exchangeShares(/*alone=*/false);
+    collectiveShares(/*alone=*/false);
   if (shared && !complete(second))
     return false;
   ++key.round;

@@ -38,7 +38,7 @@ public:
   bool finish(const Complete &complete);
 
 private:
-  void exchangeShares(bool alone);
+  void collectiveShares(bool alone);
   /// Post messages of one exchange to and from other members.
   void sendTo(int other, const char *data, int64_t size);
   void receiveFrom(int other, char *to, int64_t size);

@@ -7,7 +7,7 @@
 
 #include "CommandKernels.h"
 #include "CommandKernels.inc"
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "cleave/Executable/Cuda/KernelArguments.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -39,7 +39,7 @@ static std::set<std::string> symbolsOf(ArrayRef<cleave::runtime::Program> all) {
           const cleave::runtime::CollectiveCommand &c = command.collective;
           // Only the root of a reduction unpacks.
           auto plan =
-              cleave::runtime::cuda::planExchange(c, {c.root, at, 1 << 20});
+              cleave::runtime::cuda::planCollective(c, {c.root, at, 1 << 20});
           if (!plan) {
             consumeError(plan.takeError());
             continue;

@@ -79,7 +79,7 @@ class Precision(OptionGroup):
             gradients of them: f32; products: 16 bits, but f32 where ranks reduce their sums
             over shards; 16bit: ranks send half the bytes, each rank's part rounded. auto, the
             default: f32 on a CPU, products on a GPU.
-        merge_products: With 16-bit precision, whether matmuls of one value by several weights
+        merge_matmuls: With 16-bit precision, whether matmuls of one value by several weights
             are one matmul, as those of query, key and value: auto, the default: on a GPU; on;
             off.
         gradient_dtype: With 16-bit precision, the type in which gradients of weights are summed
@@ -103,7 +103,7 @@ class Precision(OptionGroup):
     residual: Literal["16bit", "f32"] | None = None
     save_precision: Literal["f32", "bf16", "fp16", "fp8"] | None = None
     activation_reduction: Literal["auto", "f32", "products", "16bit"] | None = None
-    merge_products: Literal["auto", "on", "off"] | None = None
+    merge_matmuls: Literal["auto", "on", "off"] | None = None
     gradient_dtype: Literal["f32", "bf16", "fp16"] | None = None
     loss_scale: LossScale | float | str | None = None
     precision_policy: Sequence[tuple[str, str]] | None = None

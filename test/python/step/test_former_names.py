@@ -68,8 +68,8 @@ def test_every_option_is_taken_outside_of_its_group(name):
      "residual='f32' and precision=cleave.Precision(residual='16bit') contradict each other"),
     (dict(mesh={"dp": 2}, plan="zero1", recipe="zero2"), ValueError,
      "recipe='zero2' and plan='zero1' contradict each other"),
-    (dict(merge_product="on"), TypeError, "no argument 'merge_product'; did you mean 'merge_products'? It is "
-     "given as precision=cleave.Precision(merge_products=...)"),
+    (dict(merge_product="on"), TypeError, "no argument 'merge_product'; did you mean 'merge_matmuls'? It is "
+     "given as precision=cleave.Precision(merge_matmuls=...)"),
     (dict(precison="bf16"), TypeError, "no argument 'precison'; did you mean 'precision'?"),
     (dict(lossy="int8"), TypeError, "lossy is a str, not a cleave.Lossy: write lossy=cleave.Lossy(compress=...)"),
     (dict(precision=cleave.Memory("1GB")), TypeError, "precision is a Memory, not a cleave.Precision"),

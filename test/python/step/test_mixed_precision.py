@@ -141,7 +141,7 @@ def test_as_near_to_f32_as_autocast(plain):
     dict(mesh={"dp": 2}, plan="zero1", micro_batches=2, gradient_dtype="bf16",
          activation_reduction="products"),
     # Biases are 16 bits where products are, and only then are products with biases merged.
-    *[dict(merge_products="on", activation_reduction="16bit", **more) for more in (
+    *[dict(merge_matmuls="on", activation_reduction="16bit", **more) for more in (
         {}, dict(micro_batches=2), dict(recompute="full"),
         dict(optimizer_fusion="backward", check_finite=False),
         dict(mesh={"dp": 2}, plan="zero1"), dict(mesh={"dp": 2}, plan="zero2", micro_batches=2),
@@ -337,8 +337,8 @@ def test_modules_that_are_chosen_f32(options, plain):
     (dict(precision="fp4"), "precision is f32, bf16, fp16 or fp8, not 'fp4'"),
     (dict(precision="bf16", activation_reduction="f16"), "activation_reduction is auto, f32, products or 16bit, not 'f16'"),
     (dict(activation_reduction="16bit"), "activation_reduction needs precision bf16"),
-    (dict(precision="bf16", merge_products="qkv"), "merge_products is auto, on or off, not 'qkv'"),
-    (dict(merge_products="on"), "merge_products on needs precision bf16"),
+    (dict(precision="bf16", merge_matmuls="qkv"), "merge_matmuls is auto, on or off, not 'qkv'"),
+    (dict(merge_matmuls="on"), "merge_matmuls on needs precision bf16"),
     (dict(precision="bf16", gradient_dtype="16bit"), "gradient_dtype is f32, bf16 or fp16, not '16bit'"),
     (dict(precision="bf16", gradient_dtype="fp16"), "of the type that contractions read"),
     (dict(gradient_dtype="bf16"), "of the type that contractions read"),

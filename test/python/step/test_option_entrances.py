@@ -135,9 +135,9 @@ def test_sets_are_accepted_and_refused():
 
 @pytest.mark.parametrize("options, words", [
     ({"target": "tpu"}, "target is cpu or cuda, not 'tpu'"),
-    ({"merge_products": "on"}, "merge_products on needs precision bf16 or fp16"),
+    ({"merge_matmuls": "on"}, "merge_matmuls on needs precision bf16 or fp16"),
     ({"fp8_history": 16}, "fp8_history needs precision fp8"),
-    ({"merge_product": "on"}, "unknown option 'merge_product'; did you mean 'merge_products'?"),
+    ({"merge_product": "on"}, "unknown option 'merge_product'; did you mean 'merge_matmuls'?"),
     ({"threads": -3}, "threads must be positive"),
     ({"micro_batches": 2, "deterministic": 4}, "micro_batches is replaced by the grains"),
     ({"residual": True}, "residual is 16bit or f32, not true"),

@@ -340,7 +340,7 @@ class Table(torch.nn.Module):
     (dict(gradient_dtype="bf16"), "gradient_dtype bf16 needs precision bf16"),
     (dict(offload=["masters"]), "there are no masters"),
     (dict(compress_stages=0.1), "the mesh has no axis \"pp\""),
-    (dict(merge_products="on"), "weights in f32 are not copied"),
+    (dict(merge_matmuls="on"), "weights in f32 are not copied"),
 ], ids=str)
 def test_an_option_that_applies_to_nothing_is_an_error(options, why):
     with pytest.raises((cleave.CompileError, ValueError), match=re.escape(why)):

@@ -78,7 +78,7 @@ std::string text(const std::vector<Command> &commands) {
     }
     firstOf[command.collective.token] = command.collective.src.buffer;
     result += '[' + std::to_string(command.collective.src.buffer);
-    for (const ExchangeBlock &block : command.collective.more)
+    for (const CollectiveBlock &block : command.collective.more)
       result += ' ' + std::to_string(block.src.buffer);
     result += ']';
   }

@@ -339,7 +339,7 @@ TEST_F(SessionTest, ACheckpointIsLoadedWholeOrNotAtAll) {
 }
 
 /// Whether files of this folder can change places.
-static bool canExchange(const llvm::Twine &folder) {
+static bool canSendCollectives(const llvm::Twine &folder) {
 #ifdef RENAME_EXCHANGE
   std::string one = (folder + "/one").str(), other = (folder + "/other").str();
   return !llvm::sys::fs::create_directory(one) &&
@@ -352,7 +352,7 @@ static bool canExchange(const llvm::Twine &folder) {
 }
 
 TEST_F(SessionTest, ReplacingACheckpointLeavesNoMomentWithoutOne) {
-  if (!canExchange(folder))
+  if (!canSendCollectives(folder))
     GTEST_SKIP() << "this file system exchanges no names";
   auto session = make();
   std::string path = (folder + "/c").str();

@@ -116,7 +116,7 @@ TEST(Schedule, RandomOrders) {
 
 /// Two stages, whose updates read norms of both (N), which read reductions (R);
 /// each stage gathers (G) in front.
-std::vector<PartInfo> stagesThatExchange() {
+std::vector<PartInfo> stagesThatSend() {
   std::vector<PartInfo> parts;
   for (int64_t s : {0, 1}) {
     unsigned g = parts.size(), f = g + 1, b = g + 2;
@@ -138,7 +138,7 @@ std::vector<PartInfo> stagesThatExchange() {
 }
 
 TEST(Schedule, OtherPartsComeBeforeWhatWaitsForThem) {
-  std::vector<PartInfo> parts = stagesThatExchange();
+  std::vector<PartInfo> parts = stagesThatSend();
   auto add = [&](llvm::StringRef text) {
     return insertMissingParts(parse(text), parts, 2,
                               {StageMap::Kind::Modular, 2})

@@ -34,11 +34,11 @@ struct BufferRange {
 /// whole of any other buffer.
 std::vector<BufferRange> rangesOf(const Part &part, const Command &command);
 
-/// What a collective sends (`ExchangeBlock::src`), or what it receives (`dst`),
-/// as above; nothing for an end that it does not have.
+/// What a collective sends (`CollectiveBlock::src`), or what it receives
+/// (`dst`), as above; nothing for an end that it does not have.
 std::vector<BufferRange> rangesOf(const Part &part,
                                   const CollectiveCommand &command,
-                                  Ref ExchangeBlock::*end);
+                                  Ref CollectiveBlock::*end);
 
 /// The runs of a part in one entry.
 struct PartRuns {

@@ -445,7 +445,7 @@ using cleave::ReductionKind;
 
 /// A block that one rank sends to another, with its layout at both ends.
 /// Strides and offsets are in elements.
-struct ExchangeBlock {
+struct CollectiveBlock {
   Ref src, dst;
   /// The shape of the block that one rank sends to another (up to 8
   /// dimensions).
@@ -455,7 +455,7 @@ struct ExchangeBlock {
   /// All-gather, all-to-all: the offset for the block of each member.
   std::vector<int64_t> dstOffsets;
 
-  bool operator==(const ExchangeBlock &) const = default;
+  bool operator==(const CollectiveBlock &) const = default;
 };
 
 /// Begins an exchange among the ranks that differ only in `axes`; the value of
@@ -463,13 +463,13 @@ struct ExchangeBlock {
 /// description serves every rank: offsets and sources are given for each index.
 /// A send has no `dst` and a receive no `src`; they are between two ranks, the
 /// other of which has the index `root`.
-struct CollectiveCommand : ExchangeBlock {
+struct CollectiveCommand : CollectiveBlock {
   CollectiveKind collective = CollectiveKind::AllReduce;
   ReductionKind reduction = ReductionKind::Sum;
   DType dtype = DType::F32;
   std::vector<Digit> axes;
   /// Further blocks that are exchanged together.
-  std::vector<ExchangeBlock> more;
+  std::vector<CollectiveBlock> more;
   /// Permute: the source of each member.
   std::vector<int32_t> sources;
   /// Broadcast: the member that sends; reduce: the member whose `dst` becomes
@@ -489,12 +489,12 @@ struct CollectiveCommand : ExchangeBlock {
 
   /// Of all blocks.
   int64_t elements() const {
-    auto of = [](const ExchangeBlock &block) {
+    auto of = [](const CollectiveBlock &block) {
       return std::accumulate(block.sizes.begin(), block.sizes.end(), int64_t(1),
                              std::multiplies<>());
     };
     return std::accumulate(more.begin(), more.end(), of(*this),
-                           [&](int64_t sum, const ExchangeBlock &block) {
+                           [&](int64_t sum, const CollectiveBlock &block) {
                              return sum + of(block);
                            });
   }

@@ -242,8 +242,8 @@ template <typename T, typename F> void blockFields(F &f) {
   f("dstOffsets", static_cast<List T::*>(&T::dstOffsets));
 }
 
-template <typename F> void fields(F &f, const ExchangeBlock *) {
-  blockFields<ExchangeBlock>(f);
+template <typename F> void fields(F &f, const CollectiveBlock *) {
+  blockFields<CollectiveBlock>(f);
 }
 
 template <typename F> void fields(F &f, const CollectiveCommand *) {

@@ -172,7 +172,7 @@ private:
   bool failTier() const;
   /// Ends the collectives and moves in flight when `last` stopped the step, on
   /// all ranks alike: the next step starts them again.
-  void finishExchanges(llvm::ArrayRef<Step> steps, const Step *last) const;
+  void finishCollectives(llvm::ArrayRef<Step> steps, const Step *last) const;
   /// Runs the actions for a step that `last` has stopped.
   void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
   /// Starts and ends a request.

@@ -8,7 +8,7 @@
 #include "Cudnn.h"
 #include "CublasLt.h"
 #include "cleave/Executable/Cuda/CudaLibraries.h"
-#include "cleave/Executable/Cuda/CudnnPlan.h"
+#include "cleave/Executable/Cuda/PlanCudnnAttention.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 
 #include <cstdlib>

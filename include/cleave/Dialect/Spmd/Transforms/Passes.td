@@ -529,7 +529,7 @@ def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
-def MergeProducts : Pass<"spmd-merge-products", "::mlir::ModuleOp"> {
+def MergeMatmuls : Pass<"spmd-merge-matmuls", "::mlir::ModuleOp"> {
   let summary = "Makes products of one value by several weights one product";
   let description = [{
     Weights are merged, along their first dimension, that are copies of parameters

@@ -81,7 +81,7 @@ private:
   /// The part that runs a collective that runs once, for `stage`: that of the
   /// stage itself, or, for a reduction of sums of one other stage, that of this
   /// other stage.
-  std::optional<Slot> exchangedFor(Operation *op, int64_t stage) const {
+  std::optional<Slot> sentFor(Operation *op, int64_t stage) const {
     if (exchanges.isGathered(op))
       return Slot{PartId::Gather, stage};
     if (exchanges.isReduced(op))
@@ -172,7 +172,7 @@ std::pair<Slot, Export> Splitter::whole(Value value, int64_t stage) const {
   Operation *op = value.getDefiningOp();
   if (flow.isEarlyUpdate(op))
     return {Slot{homeOf(op), stage}, Export{value, kValue.str()}};
-  if (std::optional<Slot> slot = exchangedFor(op, stage))
+  if (std::optional<Slot> slot = sentFor(op, stage))
     return {*slot, Export{value, kValue.str()}};
   if (flow.isAccumulation(op)) {
     Value summand = op->getOperand(0);
@@ -292,7 +292,7 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
     return from == slot ? std::nullopt : std::optional(from);
   }
   // Only later parts can read the results.
-  if (std::optional<Slot> from = exchangedFor(op, slot.stage))
+  if (std::optional<Slot> from = sentFor(op, slot.stage))
     return slot.id > from->id ? from : std::nullopt;
   if (stages.isBeforeUpdate(op) && slot.id >= PartId::BeforeUpdate) {
     Slot early{PartId::BeforeUpdate, stages.homeOf(op)};

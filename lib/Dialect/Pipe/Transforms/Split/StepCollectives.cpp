@@ -19,7 +19,7 @@ using namespace cleave;
 using namespace cleave::pipe;
 
 /// Whether the op is a collective over devices.
-static bool isExchange(Operation *op, const spmd::Mesh &mesh) {
+static bool isCollective(Operation *op, const spmd::Mesh &mesh) {
   auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
   return sender && !mesh.deviceAxes(sender.getCommunicationAxes()).empty();
 }
@@ -99,7 +99,7 @@ ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     bool looped =
         !contains(&op) && flow.varies(&op) && flow.part(&op) != PartId::Update;
-    bool lead = contains(&op) && isExchange(&op, mesh);
+    bool lead = contains(&op) && isCollective(&op, mesh);
     for (OpOperand &use : op.getUses()) {
       if (!needs(flow, use))
         continue;
@@ -110,7 +110,7 @@ ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
       inLoop.insert(&op);
     if (lead && looped)
       leading.insert(&op);
-    if (lead && looped && isExchange(&op, mesh))
+    if (lead && looped && isCollective(&op, mesh))
       exchanges.push_back(&op);
     if (looped && contains(&op) && isNarrowing(&op))
       narrowed.push_back(&op);
@@ -258,7 +258,7 @@ StepCollectives::StepCollectives(func::FuncOp entry, const Flow &flow,
         }))
       continue;
     kept.insert(op.result_begin(), op.result_end());
-    if (isExchange(&op, mesh))
+    if (isCollective(&op, mesh))
       gathered.insert(&op);
   }
   // The values that depend on complete sums.
@@ -277,7 +277,7 @@ StepCollectives::StepCollectives(func::FuncOp entry, const Flow &flow,
         }))
       continue;
     sums.insert(&op);
-    if (wanted.contains(&op) && isExchange(&op, mesh))
+    if (wanted.contains(&op) && isCollective(&op, mesh))
       reduced.insert(&op);
   }
 }

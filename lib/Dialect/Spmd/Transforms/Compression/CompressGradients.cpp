@@ -15,7 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Compressor.h"
-#include "PackedExchanges.h"
+#include "PackedCollectives.h"
 #include "Units.h"
 #include "WorkerGradients.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
@@ -101,7 +101,7 @@ private:
   /// Whether what several parameters exchange is one message.
   bool packs;
   OpBuilder builder;
-  PackedExchanges exchanges;
+  PackedCollectives exchanges;
   /// Over which samples are sharded, major to minor.
   AxisList sampleAxes;
   /// Parameters whose gradients are not compressed, and the bytes of these.

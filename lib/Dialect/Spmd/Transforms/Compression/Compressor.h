@@ -19,7 +19,7 @@
 ///
 /// Compressors.cpp has the table and reads settings; CompressGradients.cpp
 /// finds the gradients (WorkerGradients.h), adds the residual, calls the
-/// compressor, and packs what is exchanged (PackedExchanges.h). Units.h is
+/// compressor, and packs what is exchanged (PackedCollectives.h). Units.h is
 /// what a compressor chooses from: tensors, or shards of them; Sparse.h sums
 /// chosen elements.
 ///

@@ -217,7 +217,7 @@ private:
   }
 
   /// The axes of a collective are positions of other devices.
-  bool isExchange(Operation *op) const {
+  bool isCollective(Operation *op) const {
     AxisList axes = cast<CommunicationOpInterface>(op).getCommunicationAxes();
     return mesh.size(axes) > 1 && llvm::none_of(axes, [&](const AxisRef &axis) {
              return mesh.isSequential(axis);
@@ -250,7 +250,7 @@ private:
   /// A gather and the contractions that read it.
   void addGather(Operation *gather) {
     std::optional<Cut> cut = cutOfCollective(gather);
-    if (!cut || !isExchange(gather) || countOf(gather) < 2)
+    if (!cut || !isCollective(gather) || countOf(gather) < 2)
       return;
     llvm::MapVector<Operation *, Cut> readers;
     int64_t flops = 0;
@@ -274,7 +274,7 @@ private:
   /// element-wise ops behind them.
   void addReduction(Operation *reduction) {
     std::optional<Cut> cut = cutOfCollective(reduction);
-    if (!cut || !isExchange(reduction) || countOf(reduction) < 2)
+    if (!cut || !isCollective(reduction) || countOf(reduction) < 2)
       return;
     llvm::MapVector<Operation *, Cut> found;
     int64_t flops = 0;

@@ -32,9 +32,9 @@ using namespace cleave::spmd;
 /// Annotates the values of `function` that are exchanged between the shardings
 /// of samples and of experts. `kept` are the axes of experts over which no
 /// samples are sharded.
-static void annotateExchanges(Annotator &annotator, func::FuncOp function,
-                              const ExpertDimensions &experts, StringRef axis,
-                              const AxisList &kept) {
+static void annotateCollectives(Annotator &annotator, func::FuncOp function,
+                                const ExpertDimensions &experts, StringRef axis,
+                                const AxisList &kept) {
   // Collected before annotations are inserted.
   SmallVector<OpResult> entering = experts.entering(function);
   for (OpOperand *operand : experts.leaving(function)) {
@@ -230,7 +230,7 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
           annotator.splitValue(result, *experts.expertDim(result), axis);
         }
       } else {
-        annotateExchanges(annotator, function, experts, axis, kept);
+        annotateCollectives(annotator, function, experts, axis, kept);
       }
     }
   }

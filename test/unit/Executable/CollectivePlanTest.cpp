@@ -1,11 +1,12 @@
-//===- ExchangePlanTest.cpp - Collectives as calls of a library -----------===//
+//===- CollectivePlanTest.cpp - Collectives as calls of a library
+//-----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::runtime;
@@ -13,21 +14,21 @@ using namespace cleave::runtime::cuda;
 
 namespace {
 
-TEST(ExchangePlan, OnlyStridesAreStaged) {
+TEST(CollectivePlan, OnlyStridesAreStaged) {
   CollectiveCommand c;
   c.axes = {{0, 1, 2}};
   c.collective = CollectiveKind::AllReduce;
   c.src.buffer = c.dst.buffer = 0;
   c.sizes = {8, 16};
   c.srcStrides = c.dstStrides = {16, 1};
-  EXPECT_EQ(exchangeStagingBytes(c), 0);
+  EXPECT_EQ(collectiveStagingBytes(c), 0);
   // Any order of the dimensions is one order of the elements.
   c.srcStrides = c.dstStrides = {1, 8};
-  EXPECT_EQ(exchangeStagingBytes(c), 0);
+  EXPECT_EQ(collectiveStagingBytes(c), 0);
   c.srcStrides = c.dstStrides = {32, 1};
-  EXPECT_EQ(exchangeStagingBytes(c), 8 * 16 * 4);
+  EXPECT_EQ(collectiveStagingBytes(c), 8 * 16 * 4);
   auto at = [](const Ref &) { return uint64_t(1) << 20; };
-  auto plan = planExchange(c, {0, at, uint64_t(1) << 21});
+  auto plan = planCollective(c, {0, at, uint64_t(1) << 21});
   ASSERT_TRUE(bool(plan));
   EXPECT_EQ(plan->before.size(), 1u);
   ASSERT_EQ(plan->calls.size(), 1u);
@@ -36,7 +37,7 @@ TEST(ExchangePlan, OnlyStridesAreStaged) {
   EXPECT_EQ(plan->after.size(), 1u);
 }
 
-TEST(ExchangePlan, MaximaAreOfOrderedIntegers) {
+TEST(CollectivePlan, MaximaAreOfOrderedIntegers) {
   CollectiveCommand c;
   c.axes = {{0, 1, 2}};
   c.collective = CollectiveKind::AllReduce;
@@ -46,7 +47,7 @@ TEST(ExchangePlan, MaximaAreOfOrderedIntegers) {
   c.sizes = {64};
   c.srcStrides = c.dstStrides = {1};
   auto at = [](const Ref &) { return uint64_t(1) << 20; };
-  auto plan = planExchange(c, {0, at, uint64_t(1) << 21});
+  auto plan = planCollective(c, {0, at, uint64_t(1) << 21});
   ASSERT_TRUE(bool(plan));
   ASSERT_EQ(plan->calls.size(), 1u);
   EXPECT_EQ(plan->calls[0].dtype, DType::I32);

@@ -1,11 +1,12 @@
-//===- NcclExchanges.cpp - The data that calls move -----------------------===//
+//===- NcclTransports.cpp - The data that calls move
+//-----------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "NcclExchanges.h"
+#include "NcclTransports.h"
 #include <algorithm>
 #include <climits>
 #include <cstdlib>

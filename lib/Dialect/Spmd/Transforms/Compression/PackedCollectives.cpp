@@ -1,11 +1,12 @@
-//===- PackedExchanges.cpp - One message for many tensors -----------------===//
+//===- PackedCollectives.cpp - One message for many tensors
+//-----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "PackedExchanges.h"
+#include "PackedCollectives.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "llvm/ADT/MapVector.h"
@@ -18,7 +19,7 @@ using graph::tensorTypeOf;
 
 /// The ops that follow the gradients, by the number of exchanges before them.
 std::vector<std::vector<Operation *>>
-PackedExchanges::findRounds(Block &block) {
+PackedCollectives::findRounds(Block &block) {
   llvm::DenseMap<Operation *, unsigned> known;
   std::vector<std::vector<Operation *>> rounds;
   for (Operation &op : block.without_terminator()) {
@@ -101,8 +102,8 @@ static void packOne(OpBuilder &builder, ArrayRef<Operation *> exchanges,
     op->erase();
 }
 
-void PackedExchanges::pack(OpBuilder &builder, FlatSymbolRefAttr mesh,
-                           bool together) {
+void PackedCollectives::pack(OpBuilder &builder, FlatSymbolRefAttr mesh,
+                             bool together) {
   if (gradients.empty())
     return;
   Block &block = *(*gradients.begin())->getBlock();

@@ -1,11 +1,12 @@
-//===- HostExchange.cpp - Collectives through the host --------------------===//
+//===- HostTransport.cpp - Collectives through the host
+//--------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "HostExchange.h"
+#include "HostTransport.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave::runtime;
@@ -40,10 +41,11 @@ static void forEachPiece(llvm::ArrayRef<int64_t> sizes,
   }
 }
 
-HostExchange::HostExchange(const CollectiveCommand &command,
-                           llvm::function_ref<int64_t(Ref)> at, bool receives) {
+HostTransport::HostTransport(const CollectiveCommand &command,
+                             llvm::function_ref<int64_t(Ref)> at,
+                             bool receives) {
   int64_t elementBytes = byteSize(command.dtype);
-  auto add = [&](const ExchangeBlock &block) {
+  auto add = [&](const CollectiveBlock &block) {
     auto pieces = [&](std::vector<Piece> &to, const Ref &ref,
                       const std::vector<int64_t> &strides,
                       const std::vector<int64_t> &offsets) {
@@ -63,8 +65,8 @@ HostExchange::HostExchange(const CollectiveCommand &command,
   llvm::for_each(command.more, add);
 }
 
-Error HostExchange::fetch(const Gpu &gpu, CUdeviceptr arena,
-                          char *mirror) const {
+Error HostTransport::fetch(const Gpu &gpu, CUdeviceptr arena,
+                           char *mirror) const {
   for (const Piece &piece : sent)
     if (Error error =
             gpu.check(gpu.driver.cuMemcpyDtoHAsync(
@@ -76,8 +78,8 @@ Error HostExchange::fetch(const Gpu &gpu, CUdeviceptr arena,
   return gpu.finish();
 }
 
-Error HostExchange::store(const Gpu &gpu, CUdeviceptr arena,
-                          const char *mirror) const {
+Error HostTransport::store(const Gpu &gpu, CUdeviceptr arena,
+                           const char *mirror) const {
   for (const Piece &piece : received)
     if (Error error =
             gpu.check(gpu.driver.cuMemcpyHtoDAsync(

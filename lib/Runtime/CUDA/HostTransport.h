@@ -1,12 +1,13 @@
-//===- HostExchange.h - Collectives through the host ------------*- C++ -*-===//
+//===- HostTransport.h - Collectives through the host ------------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_CUDA_HOSTEXCHANGE_H
-#define CLEAVE_LIB_RUNTIME_CUDA_HOSTEXCHANGE_H
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_HOSTTRANSPORT_H
+#define CLEAVE_LIB_RUNTIME_CUDA_HOSTTRANSPORT_H
 
 #include "Gpu.h"
 #include "cleave/Executable/Format/Program.h"
@@ -19,12 +20,12 @@ namespace cleave::runtime::cuda {
 using HostMirror = Arena;
 
 /// What one collective reads and writes, as pieces without gaps.
-class HostExchange {
+class HostTransport {
 public:
   /// `at` gives the offset of a reference in the arena. `receives` is false for
   /// a rank to which nothing is written.
-  HostExchange(const CollectiveCommand &command,
-               llvm::function_ref<int64_t(Ref)> at, bool receives);
+  HostTransport(const CollectiveCommand &command,
+                llvm::function_ref<int64_t(Ref)> at, bool receives);
 
   /// Copies what this rank sends to the mirror; waits for it.
   llvm::Error fetch(const Gpu &gpu, CUdeviceptr arena, char *mirror) const;
@@ -41,4 +42,4 @@ private:
 
 } // namespace cleave::runtime::cuda
 
-#endif // CLEAVE_LIB_RUNTIME_CUDA_HOSTEXCHANGE_H
+#endif // CLEAVE_LIB_RUNTIME_CUDA_HOSTTRANSPORT_H

@@ -1,11 +1,12 @@
-//===- ExchangeOrderTest.cpp - Whether ranks wait for each other ----------===//
+//===- CollectiveOrderTest.cpp - Whether ranks wait for each other
+//----------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Executable/Format/ExchangeOrder.h"
+#include "cleave/Executable/Format/CollectiveOrder.h"
 #include "gtest/gtest.h"
 
 using namespace cleave::runtime;
@@ -47,18 +48,18 @@ Program position(int32_t own, bool waitsFirst) {
   return program;
 }
 
-constexpr ExchangeStreams kinds[] = {ExchangeStreams::One,
-                                     ExchangeStreams::OfGroups};
+constexpr CollectiveStreams kinds[] = {CollectiveStreams::One,
+                                       CollectiveStreams::OfGroups};
 
-TEST(ExchangeOrder, TransfersThatCross) {
-  for (ExchangeStreams streams : kinds) {
-    std::string rank = streams == ExchangeStreams::One ? "rank" : "position";
+TEST(CollectiveOrder, TransfersThatCross) {
+  for (CollectiveStreams streams : kinds) {
+    std::string rank = streams == CollectiveStreams::One ? "rank" : "position";
     // A receive that begins early does not keep a send behind it from its turn.
+    EXPECT_EQ(findCollectiveDeadlock({position(0, false), position(1, false)},
+                                     streams),
+              "");
     EXPECT_EQ(
-        findExchangeDeadlock({position(0, false), position(1, false)}, streams),
-        "");
-    EXPECT_EQ(
-        findExchangeDeadlock({position(0, true), position(1, true)}, streams),
+        findCollectiveDeadlock({position(0, true), position(1, true)}, streams),
         "entry 'train' has collectives that wait for each other: " + rank +
             " 0 is at the receive of part 'first' (receives), and " + rank +
             " 1 is at the receive of part 'second' (receives)");
@@ -79,21 +80,22 @@ Program agreeing(int32_t own, bool first) {
   return program;
 }
 
-TEST(ExchangeOrder, AgreementsOfHosts) {
-  for (ExchangeStreams streams : kinds) {
+TEST(CollectiveOrder, AgreementsOfHosts) {
+  for (CollectiveStreams streams : kinds) {
     for (bool first : {false, true})
-      EXPECT_EQ(findExchangeDeadlock({agreeing(0, first), agreeing(1, first)},
-                                     streams),
+      EXPECT_EQ(findCollectiveDeadlock({agreeing(0, first), agreeing(1, first)},
+                                       streams),
                 "");
-    std::string stuck =
-        findExchangeDeadlock({agreeing(0, false), agreeing(1, true)}, streams);
+    std::string stuck = findCollectiveDeadlock(
+        {agreeing(0, false), agreeing(1, true)}, streams);
     EXPECT_NE(stuck.find("the agreement on a check of part 'second'"),
               std::string::npos)
         << stuck;
     // One that the other position does not come to.
     Program without = agreeing(1, true);
     without.parts[0].commands.erase(without.parts[0].commands.begin());
-    EXPECT_NE(findExchangeDeadlock({agreeing(0, false), without}, streams), "");
+    EXPECT_NE(findCollectiveDeadlock({agreeing(0, false), without}, streams),
+              "");
   }
 }
 

@@ -1,4 +1,5 @@
-//===- ExchangeOrder.cpp - Whether ranks wait for each other forever ------===//
+//===- CollectiveOrder.cpp - Whether ranks wait for each other forever
+//------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -17,7 +18,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Executable/Format/ExchangeOrder.h"
+#include "cleave/Executable/Format/CollectiveOrder.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Executable/Format/ShardLayout.h"
 #include "llvm/ADT/STLExtras.h"
@@ -55,7 +56,7 @@ namespace {
 /// The events of one rank.
 class Recorder {
 public:
-  Recorder(const Program &program, int64_t rank, ExchangeStreams streams)
+  Recorder(const Program &program, int64_t rank, CollectiveStreams streams)
       : program(program), rank(rank), streams(streams) {}
 
   std::vector<Event> run(const Entry &entry) {
@@ -118,7 +119,7 @@ private:
     }
     auto members = static_cast<int32_t>(event.group.size());
     meet(event.group);
-    if (c.isTransfer() || streams == ExchangeStreams::OfGroups) {
+    if (c.isTransfer() || streams == CollectiveStreams::OfGroups) {
       event.stream = event.group;
       event.stream.push_back(-members);
     }
@@ -130,7 +131,7 @@ private:
 
   /// Members of one position meet in one of them.
   void meet(std::vector<int32_t> &group) const {
-    if (streams == ExchangeStreams::One)
+    if (streams == CollectiveStreams::One)
       return;
     std::vector<int32_t> positions;
     for (int32_t member : group)
@@ -144,7 +145,7 @@ private:
 
   const Program &program;
   int64_t rank;
-  ExchangeStreams streams;
+  CollectiveStreams streams;
   std::vector<Event> events;
   std::map<int32_t, size_t> underWay;
   std::map<std::pair<int32_t, int32_t>, size_t> transfers;
@@ -230,8 +231,8 @@ static std::string simulate(std::vector<Simulated> &ranks,
 }
 
 std::string
-cleave::runtime::findExchangeDeadlock(const std::vector<Program> &programs,
-                                      ExchangeStreams streams) {
+cleave::runtime::findCollectiveDeadlock(const std::vector<Program> &programs,
+                                        CollectiveStreams streams) {
   if (programs.empty())
     return "";
   const Program &any = programs.front();
@@ -239,7 +240,7 @@ cleave::runtime::findExchangeDeadlock(const std::vector<Program> &programs,
   // The rank that stands for each of those that are simulated.
   std::vector<size_t> standing;
   for (size_t rank = 0; rank < ranks; ++rank)
-    if (streams == ExchangeStreams::One ||
+    if (streams == CollectiveStreams::One ||
         static_cast<size_t>(positionOf(any, static_cast<int64_t>(rank))) ==
             standing.size())
       standing.push_back(rank);
@@ -256,7 +257,7 @@ cleave::runtime::findExchangeDeadlock(const std::vector<Program> &programs,
       own.done.resize(own.events.size());
     }
     std::string found = simulate(
-        simulated, streams == ExchangeStreams::One ? "rank" : "position");
+        simulated, streams == CollectiveStreams::One ? "rank" : "position");
     if (!found.empty())
       return "entry '" + name +
              "' has collectives that wait for each other: " + found;

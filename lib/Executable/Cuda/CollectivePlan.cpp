@@ -1,11 +1,12 @@
-//===- ExchangePlan.cpp - Collectives as calls of a library ---------------===//
+//===- CollectivePlan.cpp - Collectives as calls of a library
+//---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Executable/Format/ShardLayout.h"
@@ -17,7 +18,7 @@ using namespace cleave::runtime::cuda;
 using llvm::Error;
 using llvm::Expected;
 
-int32_t cuda::exchangeMembers(const CollectiveCommand &c) {
+int32_t cuda::collectiveMembers(const CollectiveCommand &c) {
   return c.isTransfer() ? 2 : static_cast<int32_t>(partCount(c.axes));
 }
 
@@ -50,13 +51,13 @@ namespace {
 /// Plans one collective.
 class Planner {
 public:
-  Planner(const CollectiveCommand &command, const ExchangeMember &where)
-      : c(command), where(where), members(exchangeMembers(command)),
+  Planner(const CollectiveCommand &command, const CollectiveMember &where)
+      : c(command), where(where), members(collectiveMembers(command)),
         elementBytes(byteSize(command.dtype)) {}
 
-  Error add(ExchangeBlock block);
+  Error add(CollectiveBlock block);
 
-  ExchangePlan plan;
+  CollectivePlan plan;
   /// Of staging memory.
   int64_t used = 0;
 
@@ -82,21 +83,21 @@ private:
   Error copy(std::vector<Launch> &to, uint64_t src, const List &srcStrides,
              uint64_t dst, const List &dstStrides) const;
   /// Where all blocks that this member sends are one after the other.
-  Expected<uint64_t> pack(const ExchangeBlock &block);
+  Expected<uint64_t> pack(const CollectiveBlock &block);
   /// Where blocks arrive one after the other, and how they come to their place.
   /// `from` is memory that may be used, or 0.
-  Expected<Received> unpack(const ExchangeBlock &block, uint64_t from);
-  Error reduce(const ExchangeBlock &block);
-  Error exchange(const ExchangeBlock &block);
+  Expected<Received> unpack(const CollectiveBlock &block, uint64_t from);
+  Error reduce(const CollectiveBlock &block);
+  Error exchange(const CollectiveBlock &block);
   void order(std::vector<Launch> &to, const char *name, uint64_t src,
              uint64_t dst, int64_t count) const;
-  void call(ExchangeCall::Kind kind, uint64_t src, uint64_t dst, int64_t count,
-            int32_t peer = 0) {
+  void call(CollectiveCall::Kind kind, uint64_t src, uint64_t dst,
+            int64_t count, int32_t peer = 0) {
     plan.calls.push_back({kind, src, dst, count, c.dtype, c.reduction, peer});
   }
 
   const CollectiveCommand &c;
-  const ExchangeMember &where;
+  const CollectiveMember &where;
   int32_t members;
   int64_t elementBytes;
   /// Of the block.
@@ -140,7 +141,7 @@ Error Planner::copy(std::vector<Launch> &to, uint64_t src,
   return Error::success();
 }
 
-Expected<uint64_t> Planner::pack(const ExchangeBlock &block) {
+Expected<uint64_t> Planner::pack(const CollectiveBlock &block) {
   List offsets = block.srcOffsets.empty() ? List{0} : block.srcOffsets;
   uint64_t src = at(block.src);
   if (isDense(block.srcStrides, offsets))
@@ -155,7 +156,7 @@ Expected<uint64_t> Planner::pack(const ExchangeBlock &block) {
   return packed;
 }
 
-Expected<Planner::Received> Planner::unpack(const ExchangeBlock &block,
+Expected<Planner::Received> Planner::unpack(const CollectiveBlock &block,
                                             uint64_t from) {
   List offsets = block.dstOffsets.empty() ? List{0} : block.dstOffsets;
   uint64_t dst = at(block.dst);
@@ -197,14 +198,14 @@ void Planner::order(std::vector<Launch> &to, const char *name, uint64_t src,
   launch.add(a);
 }
 
-Error Planner::reduce(const ExchangeBlock &block) {
+Error Planner::reduce(const CollectiveBlock &block) {
   bool scatters = c.collective == CollectiveKind::ReduceScatter;
   bool receives =
       c.collective != CollectiveKind::Reduce || where.member == c.root;
-  ExchangeCall::Kind kind = scatters ? ExchangeCall::ReduceScatter
-                            : c.collective == CollectiveKind::Reduce
-                                ? ExchangeCall::Reduce
-                                : ExchangeCall::AllReduce;
+  CollectiveCall::Kind kind = scatters ? CollectiveCall::ReduceScatter
+                              : c.collective == CollectiveKind::Reduce
+                                  ? CollectiveCall::Reduce
+                                  : CollectiveCall::AllReduce;
   int64_t before = used;
   Expected<uint64_t> src = pack(block);
   if (!src)
@@ -238,7 +239,7 @@ Error Planner::reduce(const ExchangeBlock &block) {
 // Exchanges
 //===----------------------------------------------------------------------===//
 
-Error Planner::exchange(const ExchangeBlock &block) {
+Error Planner::exchange(const CollectiveBlock &block) {
   int32_t me = where.member;
   bool sends = c.collective != CollectiveKind::Receive,
        receives = c.collective != CollectiveKind::Send;
@@ -258,30 +259,31 @@ Error Planner::exchange(const ExchangeBlock &block) {
   }
   switch (c.collective) {
   case CollectiveKind::AllGather:
-    call(ExchangeCall::AllGather, src, dst.at, elements);
+    call(CollectiveCall::AllGather, src, dst.at, elements);
     break;
   case CollectiveKind::Broadcast:
-    call(ExchangeCall::Broadcast, src, dst.at, elements, c.root);
+    call(CollectiveCall::Broadcast, src, dst.at, elements, c.root);
     break;
   case CollectiveKind::AllToAll:
     for (int32_t other = 0; other < members; ++other) {
-      call(ExchangeCall::Send, move(src, other * elements), 0, elements, other);
-      call(ExchangeCall::Receive, 0, move(dst.at, other * elements), elements,
+      call(CollectiveCall::Send, move(src, other * elements), 0, elements,
+           other);
+      call(CollectiveCall::Receive, 0, move(dst.at, other * elements), elements,
            other);
     }
     break;
   case CollectiveKind::Permute:
     for (int32_t other = 0; other < members; ++other)
       if (c.sources[static_cast<size_t>(other)] == me)
-        call(ExchangeCall::Send, src, 0, elements, other);
-    call(ExchangeCall::Receive, 0, dst.at, elements,
+        call(CollectiveCall::Send, src, 0, elements, other);
+    call(CollectiveCall::Receive, 0, dst.at, elements,
          c.sources[static_cast<size_t>(me)]);
     break;
   case CollectiveKind::Send:
-    call(ExchangeCall::Send, src, 0, elements, 1);
+    call(CollectiveCall::Send, src, 0, elements, 1);
     break;
   case CollectiveKind::Receive:
-    call(ExchangeCall::Receive, 0, dst.at, elements, 0);
+    call(CollectiveCall::Receive, 0, dst.at, elements, 0);
     break;
   default:
     return makeError("unknown collective");
@@ -290,7 +292,7 @@ Error Planner::exchange(const ExchangeBlock &block) {
   return Error::success();
 }
 
-Error Planner::add(ExchangeBlock block) {
+Error Planner::add(CollectiveBlock block) {
   // Members agree on the strides, except of transfers: then any order of the
   // dimensions is one order of the elements.
   if (!c.isTransfer() && block.srcStrides == block.dstStrides) {
@@ -321,14 +323,14 @@ Error Planner::add(ExchangeBlock block) {
   return reduces(c) ? reduce(block) : exchange(block);
 }
 
-Expected<ExchangePlan> cuda::planExchange(const CollectiveCommand &command,
-                                          const ExchangeMember &where) {
+Expected<CollectivePlan> cuda::planCollective(const CollectiveCommand &command,
+                                              const CollectiveMember &where) {
   if (!isPlannable(command))
     return makeError("the library reduces no floats of 8 bits");
   Planner planner(command, where);
   if (Error error = planner.add(command))
     return error;
-  for (const ExchangeBlock &block : command.more)
+  for (const CollectiveBlock &block : command.more)
     if (Error error = planner.add(block))
       return error;
   return std::move(planner.plan);
@@ -338,20 +340,20 @@ Expected<ExchangePlan> cuda::planExchange(const CollectiveCommand &command,
 // Staging memory
 //===----------------------------------------------------------------------===//
 
-int64_t cuda::exchangeStagingBytes(const CollectiveCommand &command) {
+int64_t cuda::collectiveStagingBytes(const CollectiveCommand &command) {
   if (!isPlannable(command))
     return 0;
   // It depends neither on the member nor on addresses.
   auto at = [](const Ref &) { return uint64_t(1) << 20; };
-  ExchangeMember where{0, at, uint64_t(1) << 20};
+  CollectiveMember where{0, at, uint64_t(1) << 20};
   Planner planner(command, where);
   llvm::consumeError(planner.add(command));
-  for (const ExchangeBlock &block : command.more)
+  for (const CollectiveBlock &block : command.more)
     llvm::consumeError(planner.add(block));
   return planner.used;
 }
 
-ExchangeStaging::Key ExchangeStaging::keyOf(const CollectiveCommand &c) {
+CollectiveStaging::Key CollectiveStaging::keyOf(const CollectiveCommand &c) {
   if (!c.isTransfer())
     return {CollectiveKind::AllReduce, 0, {}};
   std::vector<int64_t> axes;
@@ -360,7 +362,7 @@ ExchangeStaging::Key ExchangeStaging::keyOf(const CollectiveCommand &c) {
   return {c.collective, c.root, std::move(axes)};
 }
 
-ExchangeStaging::ExchangeStaging(const Program &program) {
+CollectiveStaging::CollectiveStaging(const Program &program) {
   std::map<Key, int64_t> largest;
   for (const Part &part : program.parts)
     for (const Command &command : part.commands)
@@ -368,7 +370,7 @@ ExchangeStaging::ExchangeStaging(const Program &program) {
         // The library's first use of a group needs a few bytes.
         int64_t &own = largest[keyOf(command.collective)];
         own = std::max(
-            {own, int64_t(256), exchangeStagingBytes(command.collective)});
+            {own, int64_t(256), collectiveStagingBytes(command.collective)});
       }
   for (const auto &[key, size] : largest) {
     offsets[key] = bytes;
@@ -376,7 +378,7 @@ ExchangeStaging::ExchangeStaging(const Program &program) {
   }
 }
 
-int64_t ExchangeStaging::offsetOf(const CollectiveCommand &command) const {
+int64_t CollectiveStaging::offsetOf(const CollectiveCommand &command) const {
   auto it = offsets.find(keyOf(command));
   return it == offsets.end() ? 0 : it->second;
 }

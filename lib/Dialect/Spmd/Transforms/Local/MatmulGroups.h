@@ -1,12 +1,12 @@
-//===- ProductGroups.h - Products of one value ------------------*- C++ -*-===//
+//===- MatmulGroups.h - Products of one value ------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_LOCAL_PRODUCTGROUPS_H
-#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_LOCAL_PRODUCTGROUPS_H
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_LOCAL_MATMULGROUPS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_LOCAL_MATMULGROUPS_H
 
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "mlir/IR/Builders.h"
@@ -50,4 +50,4 @@ mlir::BlockArgument copiedParameter(mlir::Value value);
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_LOCAL_PRODUCTGROUPS_H
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_LOCAL_MATMULGROUPS_H

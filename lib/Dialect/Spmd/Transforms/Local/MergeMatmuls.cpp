@@ -1,12 +1,12 @@
-//===- MergeProducts.cpp - One product of what several read ---------------===//
+//===- MergeMatmuls.cpp - One product of what several read ---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
+#include "MatmulGroups.h"
 #include "Pieces.h"
-#include "ProductGroups.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -14,7 +14,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace cleave::spmd {
-#define GEN_PASS_DEF_MERGEPRODUCTS
+#define GEN_PASS_DEF_MERGEMATMULS
 #include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
 } // namespace cleave::spmd
 

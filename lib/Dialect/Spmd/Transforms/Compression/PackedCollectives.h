@@ -1,12 +1,13 @@
-//===- PackedExchanges.h - One message for many tensors ---------*- C++ -*-===//
+//===- PackedCollectives.h - One message for many tensors ---------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDEXCHANGES_H
-#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDEXCHANGES_H
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDCOLLECTIVES_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDCOLLECTIVES_H
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/BuiltinAttributes.h"
@@ -22,7 +23,7 @@ namespace cleave::spmd {
 /// what comes before the first exchange, then what comes before the second one,
 /// and so on. The exchanges of a round of one kind and type become one, of
 /// their operands one after the other along the last dimension.
-class PackedExchanges {
+class PackedCollectives {
 public:
   /// Adds a gradient from which exchanges are computed.
   void begin(mlir::Operation *gradient) { gradients.insert(gradient); }
@@ -40,4 +41,4 @@ private:
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDEXCHANGES_H
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_COMPRESSION_PACKEDCOLLECTIVES_H

@@ -1,11 +1,12 @@
-//===- SharedExchange.cpp - Collectives of ranks on one GPU ---------------===//
+//===- SharedTransport.cpp - Collectives of ranks on one GPU
+//---------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "SharedExchange.h"
+#include "SharedTransport.h"
 #include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
@@ -27,9 +28,9 @@ using llvm::Expected;
 constexpr size_t mostRanks = std::extent_v<decltype(ReduceArguments::srcs)>;
 
 /// One collective, as its members see it.
-struct SharedExchange::Meeting {
+struct SharedTransport::Meeting {
   struct Member {
-    std::vector<ExchangeCall> calls;
+    std::vector<CollectiveCall> calls;
     /// What it sends is there; its share is done.
     CUevent ready = nullptr, done = nullptr;
     /// How often each has been recorded.
@@ -39,12 +40,12 @@ struct SharedExchange::Meeting {
 };
 
 /// What the ranks of a session share.
-struct SharedExchange::World {
+struct SharedTransport::World {
   std::mutex mutex;
   std::condition_variable changed;
   /// The collectives of each group, transfers apart, in order.
   std::map<std::pair<std::vector<int32_t>, bool>,
-           std::deque<SharedExchange::Meeting>>
+           std::deque<SharedTransport::Meeting>>
       meetings;
 };
 
@@ -52,9 +53,9 @@ struct SharedExchange::World {
 // Creation
 //===----------------------------------------------------------------------===//
 
-Expected<std::unique_ptr<SharedExchange>>
-SharedExchange::open(Gpu &gpu, Requests &requests,
-                     cleave_communicator *communicator) {
+Expected<std::unique_ptr<SharedTransport>>
+SharedTransport::open(Gpu &gpu, Requests &requests,
+                      cleave_communicator *communicator) {
   // That no other process has.
   static const uint64_t process = [] {
     std::random_device random;
@@ -105,11 +106,11 @@ SharedExchange::open(Gpu &gpu, Requests &requests,
   }
   if (!world)
     return makeError("ranks that share a GPU do not find each other");
-  return std::unique_ptr<SharedExchange>(
-      new SharedExchange(gpu, requests, communicator, std::move(world)));
+  return std::unique_ptr<SharedTransport>(
+      new SharedTransport(gpu, requests, communicator, std::move(world)));
 }
 
-Expected<SharedExchange::Staging> SharedExchange::take(int64_t bytes) {
+Expected<SharedTransport::Staging> SharedTransport::take(int64_t bytes) {
   if (bytes == 0)
     return Staging();
   int64_t end = 0;
@@ -127,27 +128,27 @@ Expected<SharedExchange::Staging> SharedExchange::take(int64_t bytes) {
   return staging.back();
 }
 
-void SharedExchange::release(const Collective &own) {
+void SharedTransport::release(const Collective &own) {
   for (Staging &other : staging)
     if (own.staging.bytes > 0 && other.offset == own.staging.offset)
       other.used = false;
 }
 
-Expected<SharedExchange::Collective *>
-SharedExchange::make(const CollectiveCommand &command,
-                     llvm::function_ref<uint64_t(Ref)> at) {
+Expected<SharedTransport::Collective *>
+SharedTransport::make(const CollectiveCommand &command,
+                      llvm::function_ref<uint64_t(Ref)> at) {
   std::vector<int32_t> ranks = requests.membersOf(command);
   Collective &own = collectives.emplace_back();
   own.member = static_cast<size_t>(llvm::find(ranks, communicator->rank) -
                                    ranks.begin());
   own.transfer = command.isTransfer();
-  Expected<Staging> packed = take(exchangeStagingBytes(command));
+  Expected<Staging> packed = take(collectiveStagingBytes(command));
   if (!packed)
     return packed.takeError();
   own.staging = {Place::Staging, packed->offset, packed->bytes};
-  ExchangeMember where{static_cast<int32_t>(own.member), at, packed->memory};
+  CollectiveMember where{static_cast<int32_t>(own.member), at, packed->memory};
   where.reducesFloats = true;
-  Expected<ExchangePlan> plan = planExchange(command, where);
+  Expected<CollectivePlan> plan = planCollective(command, where);
   if (!plan)
     return plan.takeError();
   if (Error error = findLaunches(gpu, *plan, own.before, own.after))
@@ -183,7 +184,7 @@ SharedExchange::make(const CollectiveCommand &command,
 // Exchanges
 //===----------------------------------------------------------------------===//
 
-Error SharedExchange::waitUntil(llvm::function_ref<bool()> done) const {
+Error SharedTransport::waitUntil(llvm::function_ref<bool()> done) const {
   std::unique_lock<std::mutex> lock(world->mutex);
   while (!done()) {
     world->changed.wait_for(lock, std::chrono::milliseconds(10));
@@ -193,8 +194,8 @@ Error SharedExchange::waitUntil(llvm::function_ref<bool()> done) const {
   return Error::success();
 }
 
-Error SharedExchange::copy(uint64_t from, uint64_t to,
-                           const ExchangeCall &call) const {
+Error SharedTransport::copy(uint64_t from, uint64_t to,
+                            const CollectiveCall &call) const {
   return gpu.check(
       gpu.driver.cuMemcpyDtoDAsync(
           to, from, static_cast<size_t>(call.elements * byteSize(call.dtype)),
@@ -204,23 +205,23 @@ Error SharedExchange::copy(uint64_t from, uint64_t to,
 
 /// The share of this member: of an all-reduce some elements for all members,
 /// else all elements that it receives.
-Error SharedExchange::reduce(const Collective &own, size_t index) const {
+Error SharedTransport::reduce(const Collective &own, size_t index) const {
   const std::vector<Meeting::Member> &members = own.meeting->members;
-  const ExchangeCall &call = members[own.member].calls[index];
+  const CollectiveCall &call = members[own.member].calls[index];
   auto count = static_cast<int64_t>(members.size());
   auto me = static_cast<int64_t>(own.member);
   ReduceArguments a{};
   a.members = static_cast<int>(count);
   a.end = call.elements;
   int64_t skipped = 0;
-  if (call.kind == ExchangeCall::AllReduce) {
+  if (call.kind == CollectiveCall::AllReduce) {
     a.begin = shareBegin(call.elements, me, count);
     a.end = shareBegin(call.elements, me + 1, count);
     a.writers = a.members;
   } else {
-    if (call.kind == ExchangeCall::Reduce && own.member != size_t(call.peer))
+    if (call.kind == CollectiveCall::Reduce && own.member != size_t(call.peer))
       return Error::success();
-    if (call.kind == ExchangeCall::ReduceScatter)
+    if (call.kind == CollectiveCall::ReduceScatter)
       skipped = me * call.elements * byteSize(call.dtype);
     a.writers = 1;
     a.dsts[0] = reinterpret_cast<void *>(call.dst);
@@ -229,7 +230,7 @@ Error SharedExchange::reduce(const Collective &own, size_t index) const {
     auto from = static_cast<size_t>(cleave::treeOrder(k, count));
     a.srcs[k] = reinterpret_cast<const void *>(members[from].calls[index].src +
                                                static_cast<uint64_t>(skipped));
-    if (call.kind == ExchangeCall::AllReduce)
+    if (call.kind == CollectiveCall::AllReduce)
       a.dsts[k] = reinterpret_cast<void *>(
           members[static_cast<size_t>(k)].calls[index].dst);
   }
@@ -244,32 +245,32 @@ Error SharedExchange::reduce(const Collective &own, size_t index) const {
 
 /// What one call of this member makes it do. What is sent is taken by who
 /// receives it; `received` counts what was, by sender.
-Error SharedExchange::enqueue(Collective &own, const ExchangeCall &call,
-                              size_t index,
-                              std::map<int32_t, size_t> &received) const {
+Error SharedTransport::enqueue(Collective &own, const CollectiveCall &call,
+                               size_t index,
+                               std::map<int32_t, size_t> &received) const {
   const std::vector<Meeting::Member> &members = own.meeting->members;
   auto size = static_cast<uint64_t>(call.elements * byteSize(call.dtype));
   switch (call.kind) {
-  case ExchangeCall::AllReduce:
-  case ExchangeCall::ReduceScatter:
-  case ExchangeCall::Reduce:
+  case CollectiveCall::AllReduce:
+  case CollectiveCall::ReduceScatter:
+  case CollectiveCall::Reduce:
     return reduce(own, index);
-  case ExchangeCall::AllGather:
+  case CollectiveCall::AllGather:
     for (size_t other = 0; other < members.size(); ++other)
       if (Error error = copy(members[other].calls[index].src,
                              call.dst + other * size, call))
         return error;
     return Error::success();
-  case ExchangeCall::Broadcast:
+  case CollectiveCall::Broadcast:
     return copy(members[static_cast<size_t>(call.peer)].calls[index].src,
                 call.dst, call);
-  case ExchangeCall::Send:
+  case CollectiveCall::Send:
     return Error::success();
-  case ExchangeCall::Receive: {
+  case CollectiveCall::Receive: {
     size_t number = received[call.peer]++;
-    for (const ExchangeCall &other :
+    for (const CollectiveCall &other :
          members[static_cast<size_t>(call.peer)].calls)
-      if (other.kind == ExchangeCall::Send &&
+      if (other.kind == CollectiveCall::Send &&
           other.peer == static_cast<int32_t>(own.member) && number-- == 0)
         return copy(other.src, call.dst, call);
     return makeError("a rank receives what no rank sends");
@@ -278,7 +279,7 @@ Error SharedExchange::enqueue(Collective &own, const ExchangeCall &call,
   return makeError("unknown exchange");
 }
 
-Error SharedExchange::start(Collective &own) {
+Error SharedTransport::start(Collective &own) {
   Meeting::Member &me = own.meeting->members[own.member];
   for (const auto &[function, launch] : own.before)
     if (Error error = gpu.launch(function, launch, gpu.communication))
@@ -295,7 +296,7 @@ Error SharedExchange::start(Collective &own) {
   return Error::success();
 }
 
-Error SharedExchange::finish(Collective &own) {
+Error SharedTransport::finish(Collective &own) {
   std::vector<Meeting::Member> &members = own.meeting->members;
   Meeting::Member &me = members[own.member];
   // A sender waits for the receiver alone, and that one for it.

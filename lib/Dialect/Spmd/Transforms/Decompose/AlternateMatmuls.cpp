@@ -1,11 +1,11 @@
-//===- AlternateProducts.cpp - Products whose steps alternate -------------===//
+//===- AlternateMatmuls.cpp - Products whose steps alternate -------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "AlternateProducts.h"
+#include "AlternateMatmuls.h"
 #include "cleave/Dialect/Graph/Analysis/Work.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/MapVector.h"

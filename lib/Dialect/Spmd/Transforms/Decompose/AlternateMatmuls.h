@@ -1,12 +1,12 @@
-//===- AlternateProducts.h - Products whose steps alternate -----*- C++ -*-===//
+//===- AlternateMatmuls.h - Products whose steps alternate -----*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_ALTERNATEPRODUCTS_H
-#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_ALTERNATEPRODUCTS_H
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_ALTERNATEMATMULS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_ALTERNATEMATMULS_H
 
 #include "ContractionSteps.h"
 
@@ -25,4 +25,4 @@ findAlternatingProducts(llvm::MutableArrayRef<ContractionSteps> products);
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_ALTERNATEPRODUCTS_H
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_ALTERNATEMATMULS_H

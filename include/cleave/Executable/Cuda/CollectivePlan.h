@@ -1,4 +1,5 @@
-//===- ExchangePlan.h - Collectives as calls of a library -------*- C++ -*-===//
+//===- CollectivePlan.h - Collectives as calls of a library -------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -17,8 +18,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_EXECUTABLE_CUDA_EXCHANGEPLAN_H
-#define CLEAVE_EXECUTABLE_CUDA_EXCHANGEPLAN_H
+#ifndef CLEAVE_EXECUTABLE_CUDA_COLLECTIVEPLAN_H
+#define CLEAVE_EXECUTABLE_CUDA_COLLECTIVEPLAN_H
 
 #include "cleave/Executable/Cuda/CommandLaunches.h"
 #include <map>
@@ -27,7 +28,7 @@
 namespace cleave::runtime::cuda {
 
 /// One call of the library, on memory without gaps.
-struct ExchangeCall {
+struct CollectiveCall {
   enum Kind : uint8_t {
     AllReduce,
     AllGather,
@@ -48,17 +49,17 @@ struct ExchangeCall {
 };
 
 /// All on one stream; the calls are made as one group.
-struct ExchangePlan {
+struct CollectivePlan {
   std::vector<Launch> before;
-  std::vector<ExchangeCall> calls;
+  std::vector<CollectiveCall> calls;
   std::vector<Launch> after;
 };
 
 /// Where one member finds its memory.
-struct ExchangeMember {
+struct CollectiveMember {
   int32_t member = 0;
   llvm::function_ref<uint64_t(const Ref &)> at;
-  /// Memory of `exchangeStagingBytes`, aligned to 256 bytes.
+  /// Memory of `collectiveStagingBytes`, aligned to 256 bytes.
   uint64_t staging = 0;
   /// Whether maxima and minima of floats are those of this project; else they
   /// are of integers of the same order.
@@ -66,25 +67,25 @@ struct ExchangeMember {
 };
 
 /// The number of members; of a transfer, two: the sender and the receiver.
-int32_t exchangeMembers(const CollectiveCommand &command);
+int32_t collectiveMembers(const CollectiveCommand &command);
 
 /// Whether the library can do it: it reduces no floats of 8 bits.
 bool isPlannable(const CollectiveCommand &command);
 
-llvm::Expected<ExchangePlan> planExchange(const CollectiveCommand &command,
-                                          const ExchangeMember &where);
+llvm::Expected<CollectivePlan> planCollective(const CollectiveCommand &command,
+                                              const CollectiveMember &where);
 
 /// The kernel that reduces for ranks that share a device; "" if none does.
 std::string reductionSymbol(const CollectiveCommand &command);
 
 /// Bytes of staging memory of any member.
-int64_t exchangeStagingBytes(const CollectiveCommand &command);
+int64_t collectiveStagingBytes(const CollectiveCommand &command);
 
 /// Staging memory of a program: of all collectives together, since they are on
 /// one stream, and of each kind of transfer by itself.
-class ExchangeStaging {
+class CollectiveStaging {
 public:
-  explicit ExchangeStaging(const Program &program);
+  explicit CollectiveStaging(const Program &program);
   /// Zero without collectives.
   int64_t getBytes() const { return bytes; }
   int64_t offsetOf(const CollectiveCommand &command) const;
@@ -99,4 +100,4 @@ private:
 
 } // namespace cleave::runtime::cuda
 
-#endif // CLEAVE_EXECUTABLE_CUDA_EXCHANGEPLAN_H
+#endif // CLEAVE_EXECUTABLE_CUDA_COLLECTIVEPLAN_H

@@ -1,4 +1,4 @@
-// RUN: cleave-opt %s --spmd-merge-products | FileCheck %s
+// RUN: cleave-opt %s --spmd-merge-matmuls | FileCheck %s
 
 // Copies of weights of two heights; their biases; what is kept of forward.
 // CHECK-LABEL: func.func @forward(

@@ -1,11 +1,12 @@
-//===- CudnnPlan.cpp - What cuDNN runs, and its memory --------------------===//
+//===- PlanCudnnAttention.cpp - What cuDNN runs, and its memory
+//--------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "cleave/Executable/Cuda/CudnnPlan.h"
+#include "cleave/Executable/Cuda/PlanCudnnAttention.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>

@@ -1,17 +1,18 @@
-//===- SharedExchange.h - Collectives of ranks on one GPU -------*- C++ -*-===//
+//===- SharedTransport.h - Collectives of ranks on one GPU -------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_CUDA_SHAREDEXCHANGE_H
-#define CLEAVE_LIB_RUNTIME_CUDA_SHAREDEXCHANGE_H
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_SHAREDTRANSPORT_H
+#define CLEAVE_LIB_RUNTIME_CUDA_SHAREDTRANSPORT_H
 
 #include "FoundLaunches.h"
 #include "Gpu.h"
 #include "WorkRecord.h"
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include <deque>
 #include <map>
@@ -27,13 +28,13 @@ namespace cleave::runtime::cuda {
 /// waits on the host until all members have noted that, enqueues this member's
 /// share, notes it, and waits on the host until all have noted theirs: a stream
 /// can only wait for an event that has been recorded.
-class SharedExchange {
+class SharedTransport {
 public:
   struct Collective;
 
   /// All ranks call it. Null unless all are in this process and on one GPU, or
   /// with $CLEAVE_SHARED_GPU=off.
-  static llvm::Expected<std::unique_ptr<SharedExchange>>
+  static llvm::Expected<std::unique_ptr<SharedTransport>>
   open(Gpu &gpu, Requests &requests, cleave_communicator *communicator);
 
   /// Plans a collective; members plan those of a group in one order. What is
@@ -56,18 +57,19 @@ private:
     bool used = false;
   };
 
-  SharedExchange(Gpu &gpu, Requests &requests,
-                 cleave_communicator *communicator,
-                 std::shared_ptr<World> world)
+  SharedTransport(Gpu &gpu, Requests &requests,
+                  cleave_communicator *communicator,
+                  std::shared_ptr<World> world)
       : gpu(gpu), requests(requests), communicator(communicator),
         world(std::move(world)) {}
   llvm::Expected<Staging> take(int64_t bytes);
   /// Waits until `done` holds, which is asked with the world locked; fails when
   /// a rank has failed.
   llvm::Error waitUntil(llvm::function_ref<bool()> done) const;
-  llvm::Error enqueue(Collective &own, const ExchangeCall &call, size_t index,
+  llvm::Error enqueue(Collective &own, const CollectiveCall &call, size_t index,
                       std::map<int32_t, size_t> &received) const;
-  llvm::Error copy(uint64_t from, uint64_t to, const ExchangeCall &call) const;
+  llvm::Error copy(uint64_t from, uint64_t to,
+                   const CollectiveCall &call) const;
   llvm::Error reduce(const Collective &own, size_t index) const;
 
   Gpu &gpu;
@@ -80,7 +82,7 @@ private:
   std::deque<Collective> collectives;
 };
 
-struct SharedExchange::Collective {
+struct SharedTransport::Collective {
   Meeting *meeting = nullptr;
   size_t member = 0;
   /// How often it has been started.
@@ -95,4 +97,4 @@ struct SharedExchange::Collective {
 
 } // namespace cleave::runtime::cuda
 
-#endif // CLEAVE_LIB_RUNTIME_CUDA_SHAREDEXCHANGE_H
+#endif // CLEAVE_LIB_RUNTIME_CUDA_SHAREDTRANSPORT_H

@@ -1,18 +1,19 @@
-//===- NcclExchange.h - Collectives by NCCL ---------------------*- C++ -*-===//
+//===- NcclTransport.h - Collectives by NCCL ---------------------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
-#define CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
+#ifndef CLEAVE_LIB_RUNTIME_CUDA_NCCLTRANSPORT_H
+#define CLEAVE_LIB_RUNTIME_CUDA_NCCLTRANSPORT_H
 
 #include "FoundLaunches.h"
 #include "Gpu.h"
 #include "Libraries/Nccl.h"
 #include "WorkRecord.h"
-#include "cleave/Executable/Cuda/ExchangePlan.h"
+#include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "cleave/Runtime/Communicator/Requests.h"
 #include <chrono>
 #include <deque>
@@ -27,19 +28,19 @@ namespace cleave::runtime::cuda {
 /// Nothing of NCCL blocks the host: where the host waits, `watch` finds errors
 /// of NCCL, the failure of another rank, and an exchange that does not end; it
 /// then ends all communicators, so that nothing is left that waits.
-class NcclExchange {
+class NcclTransport {
 public:
   struct Collective;
 
   /// Creates the communicators of a program; all ranks call it. Null if not
   /// every rank has the library and a GPU of its own, or with
   /// $CLEAVE_NCCL=off; with CLEAVE_NCCL=on, an error.
-  static llvm::Expected<std::unique_ptr<NcclExchange>>
+  static llvm::Expected<std::unique_ptr<NcclTransport>>
   open(const Program &program, Gpu &gpu, Requests &requests,
        cleave_communicator *communicator);
-  ~NcclExchange();
-  NcclExchange(const NcclExchange &) = delete;
-  NcclExchange &operator=(const NcclExchange &) = delete;
+  ~NcclTransport();
+  NcclTransport(const NcclTransport &) = delete;
+  NcclTransport &operator=(const NcclTransport &) = delete;
 
   /// Plans a collective. `name` is for messages.
   llvm::Expected<Collective *> make(const CollectiveCommand &command,
@@ -67,8 +68,8 @@ private:
   };
   using Clock = std::chrono::steady_clock;
 
-  NcclExchange(const Program &program, Gpu &gpu, const Nccl &library,
-               Requests &requests, cleave_communicator *communicator);
+  NcclTransport(const Program &program, Gpu &gpu, const Nccl &library,
+                Requests &requests, cleave_communicator *communicator);
   llvm::Error connect();
   llvm::Error create(const std::vector<int32_t> &ranks, bool transfer);
   llvm::Error tryOut(Group &group);
@@ -77,7 +78,7 @@ private:
   llvm::Error poll(llvm::function_ref<llvm::Expected<bool>()> done,
                    const llvm::Twine &what);
   llvm::Error settle(const Group &group, const llvm::Twine &what);
-  llvm::Error call(const Group &group, const ExchangeCall &call,
+  llvm::Error call(const Group &group, const CollectiveCall &call,
                    CUstream stream) const;
   llvm::Error fail(llvm::Error error);
   /// Ends all communicators that are left, whatever is under way.
@@ -91,7 +92,7 @@ private:
   const Nccl &library;
   Requests &requests;
   cleave_communicator *communicator;
-  ExchangeStaging staging;
+  CollectiveStaging staging;
   CUdeviceptr memory = 0;
   /// In an order that is the same on all ranks.
   std::map<std::pair<std::vector<int32_t>, bool>, Group> groups;
@@ -105,7 +106,7 @@ private:
   std::string failure;
 };
 
-struct NcclExchange::Collective {
+struct NcclTransport::Collective {
   /// For records.
   std::string streamName() const {
     return group->transfer ? "transfers of " + group->name : "communication";
@@ -116,7 +117,7 @@ struct NcclExchange::Collective {
   /// Staging memory that it uses.
   MemoryRange staging;
   FoundLaunches before, after;
-  std::vector<ExchangeCall> calls;
+  std::vector<CollectiveCall> calls;
   /// When its turn has come, and when it has ended.
   CUevent ready = nullptr, ended = nullptr;
   /// When the host has seen it begin.
@@ -129,4 +130,4 @@ struct NcclExchange::Collective {
 
 } // namespace cleave::runtime::cuda
 
-#endif // CLEAVE_LIB_RUNTIME_CUDA_NCCLEXCHANGE_H
+#endif // CLEAVE_LIB_RUNTIME_CUDA_NCCLTRANSPORT_H

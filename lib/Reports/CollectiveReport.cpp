@@ -1,4 +1,5 @@
-//===- ExchangeReport.cpp - What a schedule exchanges within stages -------===//
+//===- CollectiveReport.cpp - What a schedule exchanges within stages
+//-------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,11 +1,12 @@
-//===- NcclExchange.cpp - Collectives by NCCL -----------------------------===//
+//===- NcclTransport.cpp - Collectives by NCCL
+//-----------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "NcclExchange.h"
+#include "NcclTransport.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Executable/Format/ShardLayout.h"
 #include "cleave/Support/Patience.h"
@@ -36,16 +37,16 @@ static std::string processKey() {
   return std::string(reinterpret_cast<const char *>(&key), sizeof key);
 }
 
-NcclExchange::NcclExchange(const Program &program, Gpu &gpu,
-                           const Nccl &library, Requests &requests,
-                           cleave_communicator *communicator)
+NcclTransport::NcclTransport(const Program &program, Gpu &gpu,
+                             const Nccl &library, Requests &requests,
+                             cleave_communicator *communicator)
     : program(program), gpu(gpu), library(library), requests(requests),
       communicator(communicator), staging(program),
       patience(std::chrono::seconds(patienceSeconds())) {}
 
-Expected<std::unique_ptr<NcclExchange>>
-NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
-                   cleave_communicator *communicator) {
+Expected<std::unique_ptr<NcclTransport>>
+NcclTransport::open(const Program &program, Gpu &gpu, Requests &requests,
+                    cleave_communicator *communicator) {
   llvm::StringRef wanted = environment("CLEAVE_NCCL");
   // 1. Whether all ranks can: each tells the others its GPU, or why not.
   Expected<std::string> id = gpu.getId();
@@ -84,8 +85,8 @@ NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
     return nullptr;
   }
   // 2. Communicators.
-  std::unique_ptr<NcclExchange> exchange(
-      new NcclExchange(program, gpu, *library, requests, communicator));
+  std::unique_ptr<NcclTransport> exchange(
+      new NcclTransport(program, gpu, *library, requests, communicator));
   if (Error error = exchange->connect()) {
     std::string message = llvm::toString(std::move(error));
     communicator->api->fail(communicator, message.c_str());
@@ -96,7 +97,7 @@ NcclExchange::open(const Program &program, Gpu &gpu, Requests &requests,
 
 /// Ranks create the groups that they share in one order: a rank waits in one
 /// for the others.
-Error NcclExchange::connect() {
+Error NcclTransport::connect() {
   if (Error error = requests.makeGroups())
     return error;
   std::set<std::pair<std::vector<int32_t>, bool>> all;
@@ -115,7 +116,7 @@ Error NcclExchange::connect() {
   return Error::success();
 }
 
-Error NcclExchange::create(const std::vector<int32_t> &ranks, bool transfer) {
+Error NcclTransport::create(const std::vector<int32_t> &ranks, bool transfer) {
   Group &group = groups[{ranks, transfer}];
   group.members = static_cast<int32_t>(ranks.size());
   group.member = static_cast<int32_t>(llvm::find(ranks, communicator->rank) -
@@ -149,12 +150,12 @@ Error NcclExchange::create(const std::vector<int32_t> &ranks, bool transfer) {
 
 /// The first exchange connects the members, for which their hosts meet; later
 /// they do not.
-Error NcclExchange::tryOut(Group &group) {
+Error NcclTransport::tryOut(Group &group) {
   std::string what = "the first exchange of " + group.name;
-  ExchangeCall first;
-  first.kind = !group.transfer     ? ExchangeCall::AllReduce
-               : group.member == 0 ? ExchangeCall::Send
-                                   : ExchangeCall::Receive;
+  CollectiveCall first;
+  first.kind = !group.transfer     ? CollectiveCall::AllReduce
+               : group.member == 0 ? CollectiveCall::Send
+                                   : CollectiveCall::Receive;
   first.src = first.dst = memory;
   first.elements = 1;
   first.dtype = DType::I32;
@@ -176,7 +177,7 @@ Error NcclExchange::tryOut(Group &group) {
 }
 
 /// What has failed is not waited for: the others do not come.
-NcclExchange::~NcclExchange() {
+NcclTransport::~NcclTransport() {
   if (Error error = gpu.makeCurrent()) {
     llvm::consumeError(std::move(error));
     return;
@@ -212,7 +213,7 @@ NcclExchange::~NcclExchange() {
 
 /// All of them at once: the abort of one waits for the device, and so for what
 /// hangs in another that has not been told to end.
-void NcclExchange::abort() {
+void NcclTransport::abort() {
   (void)library.groupStart();
   for (auto &[key, group] : groups)
     if (group.communicator) {
@@ -224,13 +225,13 @@ void NcclExchange::abort() {
 
 /// Ends what is under way on this rank; the others find that this one has
 /// failed, or their own error.
-Error NcclExchange::fail(Error error) {
+Error NcclTransport::fail(Error error) {
   failure = llvm::toString(std::move(error));
   abort();
   return makeError(failure);
 }
 
-Error NcclExchange::watch() {
+Error NcclTransport::watch() {
   if (!failure.empty())
     return makeError(failure);
   if (const char *text = communicator->api->error(communicator); *text)
@@ -278,7 +279,7 @@ Error NcclExchange::watch() {
   return Error::success();
 }
 
-Error NcclExchange::follow(int64_t calls) {
+Error NcclTransport::follow(int64_t calls) {
   // Half of what a queue takes.
   constexpr int64_t most = 512;
   enqueued += calls;
@@ -294,8 +295,8 @@ Error NcclExchange::follow(int64_t calls) {
   return Error::success();
 }
 
-Error NcclExchange::poll(llvm::function_ref<Expected<bool>()> done,
-                         const llvm::Twine &what) {
+Error NcclTransport::poll(llvm::function_ref<Expected<bool>()> done,
+                          const llvm::Twine &what) {
   Clock::time_point begin = Clock::now();
   while (true) {
     Expected<bool> ended = done();
@@ -313,7 +314,7 @@ Error NcclExchange::poll(llvm::function_ref<Expected<bool>()> done,
 }
 
 /// Calls may return before they have enqueued anything.
-Error NcclExchange::settle(const Group &group, const llvm::Twine &what) {
+Error NcclTransport::settle(const Group &group, const llvm::Twine &what) {
   int status = nccl::Success;
   auto ask = [&]() -> Expected<bool> {
     if (Error error = library.check(
@@ -330,13 +331,13 @@ Error NcclExchange::settle(const Group &group, const llvm::Twine &what) {
 // Exchanges
 //===----------------------------------------------------------------------===//
 
-Expected<NcclExchange::Collective *>
-NcclExchange::make(const CollectiveCommand &command,
-                   llvm::function_ref<uint64_t(Ref)> at, std::string name) {
+Expected<NcclTransport::Collective *>
+NcclTransport::make(const CollectiveCommand &command,
+                    llvm::function_ref<uint64_t(Ref)> at, std::string name) {
   auto it = groups.find({requests.membersOf(command), command.isTransfer()});
   if (it == groups.end())
     return makeError("a collective of an unknown group");
-  Expected<ExchangePlan> plan = planExchange(
+  Expected<CollectivePlan> plan = planCollective(
       command, {it->second.member, at,
                 memory + static_cast<uint64_t>(staging.offsetOf(command))});
   if (!plan)
@@ -345,7 +346,7 @@ NcclExchange::make(const CollectiveCommand &command,
   own.group = &it->second;
   own.stream = streamOf(it->second);
   own.staging = {Place::Staging, staging.offsetOf(command),
-                 exchangeStagingBytes(command)};
+                 collectiveStagingBytes(command)};
   own.calls = std::move(plan->calls);
   own.name = "the " + collectiveName(command.collective).str() + " of " + name;
   if (Error error = findLaunches(gpu, *plan, own.before, own.after))
@@ -380,8 +381,8 @@ static int typeOf(DType type) {
   }
 }
 
-Error NcclExchange::call(const Group &group, const ExchangeCall &c,
-                         CUstream stream) const {
+Error NcclTransport::call(const Group &group, const CollectiveCall &c,
+                          CUstream stream) const {
   auto *src = reinterpret_cast<const void *>(c.src);
   auto *dst = reinterpret_cast<void *>(c.dst);
   auto count = static_cast<size_t>(c.elements);
@@ -392,34 +393,34 @@ Error NcclExchange::call(const Group &group, const ExchangeCall &c,
   Nccl::Communicator own = group.communicator;
   int status = nccl::Success;
   switch (c.kind) {
-  case ExchangeCall::AllReduce:
+  case CollectiveCall::AllReduce:
     status = library.allReduce(src, dst, count, type, operation, own, stream);
     break;
-  case ExchangeCall::AllGather:
+  case CollectiveCall::AllGather:
     status = library.allGather(src, dst, count, type, own, stream);
     break;
-  case ExchangeCall::ReduceScatter:
+  case CollectiveCall::ReduceScatter:
     status =
         library.reduceScatter(src, dst, count, type, operation, own, stream);
     break;
-  case ExchangeCall::Broadcast:
+  case CollectiveCall::Broadcast:
     status = library.broadcast(src, dst, count, type, c.peer, own, stream);
     break;
-  case ExchangeCall::Reduce:
+  case CollectiveCall::Reduce:
     status =
         library.reduce(src, dst, count, type, operation, c.peer, own, stream);
     break;
-  case ExchangeCall::Send:
+  case CollectiveCall::Send:
     status = library.send(src, count, type, c.peer, own, stream);
     break;
-  case ExchangeCall::Receive:
+  case CollectiveCall::Receive:
     status = library.receive(dst, count, type, c.peer, own, stream);
     break;
   }
   return library.check(status, "starting it");
 }
 
-Error NcclExchange::start(Collective &own) {
+Error NcclTransport::start(Collective &own) {
   if (!failure.empty())
     return makeError(failure);
   const Driver &driver = gpu.driver;
@@ -435,7 +436,7 @@ Error NcclExchange::start(Collective &own) {
       return named(std::move(error));
   if (!own.calls.empty()) {
     Error error = library.check(library.groupStart(), "a group");
-    for (const ExchangeCall &c : own.calls)
+    for (const CollectiveCall &c : own.calls)
       if (!error)
         error = call(*own.group, c, stream);
     int status = library.groupEnd();

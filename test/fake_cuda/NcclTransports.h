@@ -1,12 +1,13 @@
-//===- NcclExchanges.h - The data that calls move ---------------*- C++ -*-===//
+//===- NcclTransports.h - The data that calls move ---------------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_TEST_FAKE_CUDA_NCCLEXCHANGES_H
-#define CLEAVE_TEST_FAKE_CUDA_NCCLEXCHANGES_H
+#ifndef CLEAVE_TEST_FAKE_CUDA_NCCLTRANSPORTS_H
+#define CLEAVE_TEST_FAKE_CUDA_NCCLTRANSPORTS_H
 
 #include "NcclState.h"
 
@@ -21,4 +22,4 @@ int add(void *handle, void *stream, Call call, size_t sent, size_t received);
 
 } // namespace fake::nccl
 
-#endif // CLEAVE_TEST_FAKE_CUDA_NCCLEXCHANGES_H
+#endif // CLEAVE_TEST_FAKE_CUDA_NCCLTRANSPORTS_H

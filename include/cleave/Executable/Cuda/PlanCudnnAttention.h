@@ -1,4 +1,5 @@
-//===- CudnnPlan.h - What cuDNN runs, and its memory ------------*- C++ -*-===//
+//===- PlanCudnnAttention.h - What cuDNN runs, and its memory ------------*- C++
+//-*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -17,8 +18,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_EXECUTABLE_CUDA_CUDNNPLAN_H
-#define CLEAVE_EXECUTABLE_CUDA_CUDNNPLAN_H
+#ifndef CLEAVE_EXECUTABLE_CUDA_PLANCUDNNATTENTION_H
+#define CLEAVE_EXECUTABLE_CUDA_PLANCUDNNATTENTION_H
 
 #include "cleave/Executable/Format/Program.h"
 #include "llvm/ADT/StringRef.h"
@@ -48,4 +49,4 @@ int64_t planCudnnBytes(const Command &command, llvm::StringRef architecture);
 
 } // namespace cleave::runtime::cuda
 
-#endif // CLEAVE_EXECUTABLE_CUDA_CUDNNPLAN_H
+#endif // CLEAVE_EXECUTABLE_CUDA_PLANCUDNNATTENTION_H

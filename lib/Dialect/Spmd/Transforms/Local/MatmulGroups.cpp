@@ -1,11 +1,11 @@
-//===- ProductGroups.cpp - Products of one value --------------------------===//
+//===- MatmulGroups.cpp - Products of one value --------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
-#include "ProductGroups.h"
+#include "MatmulGroups.h"
 #include "Pieces.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
