@@ -40,7 +40,10 @@ def c_functions(text):
 def python_functions(text):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
+            # A docstring is not code, as the comment above a function of C++ is not.
+            said = node.body[0] if ast.get_docstring(node, clean=False) is not None else None
+            lines = said.end_lineno - said.lineno + 1 if said else 0
+            yield node.name, node.lineno, node.end_lineno - node.lineno + 1 - lines
 
 
 def all_functions():

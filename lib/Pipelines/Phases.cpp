@@ -284,9 +284,9 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     passes.addPass(spmd::createJoinBias(join));
   }
   if (options.mergesProducts()) {
-    spmd::MergeProductsOptions merge;
+    spmd::MergeMatmulsOptions merge;
     merge.gradients = !updatesInBackward(options);
-    passes.addPass(spmd::createMergeProducts(merge));
+    passes.addPass(spmd::createMergeMatmuls(merge));
   }
   passes.addPass(spmd::createVerifyLocal());
 }

@@ -15,7 +15,7 @@ import warnings
 MODULES = {
     "background": "compiler.background",
     "batch": "compiler.batch",
-    "buckets": "compiler.buckets",
+    "buckets": "compiler.padding",
     "call_inputs": "runtime.call_inputs",
     "check": "compiler.check",
     "checkpoint": "runtime.checkpoint",

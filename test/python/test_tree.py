@@ -377,10 +377,7 @@ def test_a_wrong_attribute_is_found():
 
 #: The functions of more than 120 lines, and their lines. Nothing is added here, and none grows.
 LONG_FUNCTIONS = {
-    "lib/Planning/PredictStep.cpp cleave::predictStep": 163,
-    "lib/Target/CUDA/Kernels/Attention.cu attentionBias": 130,
     "lib/Target/CUDA/Kernels/Attention.cu attentionForward": 149,
-    "lib/Target/CUDA/Kernels/Attention16.cu attentionBias16": 128,
     "lib/Target/CUDA/Kernels/Attention16.cu attentionForward16": 158,
     "test/unit/Runtime/Bigram.cpp cleave::test::makeBigram": 305,
 }
@@ -558,7 +555,8 @@ OPS = {dialect.lower(): ROOT / f"include/cleave/Dialect/{dialect}/IR/{dialect}Op
 def missing(path, text):
     """The dialects whose ops a file names in full without their header."""
     return [dialect for dialect, header in OPS.items()
-            if re.search(rf"\b{dialect}::[A-Z]\w*Op\b", text) and header not in reached(path)]
+            # OnOp is a place of attributes.
+            if re.search(rf"\b{dialect}::(?!OnOp)[A-Z]\w*Op\b", text) and header not in reached(path)]
 
 
 @pytest.mark.parametrize("folder", ["lib", "tools", "test/unit"])

@@ -15,7 +15,7 @@
 #include "MessageCommunicator.h"
 #include "PreparedRequests.h"
 #include "SocketCollectives.h"
-#include "SocketRendezvous.h"
+#include "Meeting/SocketRendezvous.h"
 
 #include <algorithm>
 #include <cstring>

@@ -20,7 +20,7 @@ from .trainable import check_types
 
 if TYPE_CHECKING:
     from ..training.optim import Optimizer
-    from .buckets import Buckets
+    from .padding import Buckets
     from .groups import (Communication, Interlock, Launch, Lossy, Memory, Numerics, Pipeline,
                          Precision, Shapes, Target)
 
@@ -161,7 +161,7 @@ def compile(
         step = Step(builder, model, examples, settings.optimizer, settings.seed, settings.launch,
                     buckets)
     if buckets and check != "off":
-        from .buckets import check_padding
+        from .padding import check_padding
 
         with TRACING, in_modes(builder.modes):
             check_padding(model, arrange, loss_fn, buckets)
@@ -173,7 +173,7 @@ def _buckets(shapes: Shapes, model: torch.nn.Module, example_inputs: Any,
              loss_fn: Callable[..., Any] | None) -> Buckets | None:
     """The sizes that batches are padded to; None if they are not."""
     from ..trace.call_plan import plan_call
-    from .buckets import Buckets
+    from .padding import Buckets
 
     if shapes.lengths is not None:
         inputs = plan_call(model, example_inputs, loss_fn).inputs

@@ -13,7 +13,7 @@ from .program import Program
 
 if TYPE_CHECKING:
     from .. import _cleave
-    from ..compiler.buckets import Buckets
+    from ..compiler.padding import Buckets
 
 #: The shape and type of each input, for which a program is compiled.
 Key = tuple[tuple[tuple[int, ...], torch.dtype], ...]

@@ -33,7 +33,7 @@ from .state import (SCALE_FACTS, choose_slots, choose_tensors, initial_values, l
 
 if TYPE_CHECKING:
     from .. import _cleave
-    from ..compiler.buckets import Buckets
+    from ..compiler.padding import Buckets
     from ..compiler.build import Built
     from ..training.optim import Optimizer
 

@@ -12,8 +12,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "CommunicatorTrial.h"
-#include "Runtime/Communicator/Handshake.h"
-#include "Runtime/Communicator/LaunchSecret.h"
+#include "Runtime/Communicator/Meeting/Handshake.h"
+#include "Runtime/Communicator/Meeting/LaunchSecret.h"
 #include "cleave/Runtime/Communicator/SocketWorld.h"
 #include "gtest/gtest.h"
 

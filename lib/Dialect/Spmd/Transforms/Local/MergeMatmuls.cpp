@@ -504,9 +504,9 @@ void Merger::run() {
 
 namespace {
 
-struct MergeProductsPass
-    : cleave::spmd::impl::MergeProductsBase<MergeProductsPass> {
-  using MergeProductsBase::MergeProductsBase;
+struct MergeMatmulsPass
+    : cleave::spmd::impl::MergeMatmulsBase<MergeMatmulsPass> {
+  using MergeMatmulsBase::MergeMatmulsBase;
 
   void runOnOperation() override {
     for (auto function : getOperation().getOps<func::FuncOp>()) {

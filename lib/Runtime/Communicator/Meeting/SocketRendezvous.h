@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETRENDEZVOUS_H
-#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETRENDEZVOUS_H
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_SOCKETRENDEZVOUS_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_SOCKETRENDEZVOUS_H
 
 #include "cleave/Runtime/Communicator/SocketWorld.h"
 #include <string>
@@ -21,4 +21,4 @@ std::string connectAll(const SocketLaunch &launch, std::vector<int> &sockets);
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_SOCKETRENDEZVOUS_H
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_SOCKETRENDEZVOUS_H

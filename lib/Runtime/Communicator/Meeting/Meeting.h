@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_H
-#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_H
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_MEETING_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_MEETING_H
 
 #include "Handshake.h"
 #include "cleave/Runtime/Communicator/SocketWorld.h"
@@ -120,4 +120,4 @@ private:
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_H
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_MEETING_H

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_LAUNCHSECRET_H
-#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_LAUNCHSECRET_H
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_LAUNCHSECRET_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_LAUNCHSECRET_H
 
 #include <string>
 
@@ -21,4 +21,4 @@ std::string readSecret(const std::string &path, std::string &secret);
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_LAUNCHSECRET_H
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_LAUNCHSECRET_H

@@ -23,10 +23,10 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_HANDSHAKE_H
-#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_HANDSHAKE_H
+#ifndef CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_HANDSHAKE_H
+#define CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_HANDSHAKE_H
 
-#include "Sockets.h"
+#include "../Sockets.h"
 #include <array>
 #include <functional>
 
@@ -197,4 +197,4 @@ private:
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_HANDSHAKE_H
+#endif // CLEAVE_LIB_RUNTIME_COMMUNICATOR_MEETING_HANDSHAKE_H
