@@ -5,6 +5,7 @@
 import importlib.util
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -115,3 +116,15 @@ def test_what_never_ran_on_a_gpu_is_said_once():
         assert all("WhatRan.md" in sentence for sentence in told), (path.name, told)
     for page in ("README.md", "docs/Gpu.md", "docs/Performance.md"):
         assert "WhatRan.md" in (ROOT / page).read_text()
+
+
+def test_the_changelog_has_the_version():
+    """Its first section is of the version that the package has; a tag of this commit is that version."""
+    from cleave.version import __version__
+
+    title = re.search(r"^## (\S+), (not released yet|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert title and title[1] == __version__
+    tags = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    versions = [tag for tag in tags.stdout.split() if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
+    assert versions in ([], [f"v{__version__}"])
+    assert not versions or title[2] != "not released yet"
