@@ -19,7 +19,7 @@ using namespace mlir;
 using namespace cleave;
 
 /// Options of the pipelines besides those of the table and of update rules.
-static constexpr StringLiteral kRule = "optimizer", kClip = "clip",
+static constexpr StringLiteral kRule = "optimizer",
                                kWriteOut = "write-out-actions";
 
 /// `weight_decay` as flags have it.
@@ -37,7 +37,7 @@ struct PipelineTexts : detail::PassOptions {
         add(row.flag);
     for (graph::NamedSetting &setting : graph::allOptimizerSettings())
       add(hyphened(setting.name));
-    for (StringRef name : {kRule, kClip, kWriteOut})
+    for (StringRef name : {kRule, kWriteOut})
       add(name.str());
   }
 
@@ -87,9 +87,6 @@ static std::string readOptimizer(const PipelineTexts &texts,
       return name + " has no effect with optimizer=" + out.rule;
     out.settings[setting.name.str()] = *value;
   }
-  if (std::optional<StringRef> text = texts.find(kClip))
-    if (text->getAsDouble(out.maxGradNorm))
-      return kClip.str() + " is '" + text->str() + "', which is not a number";
   return graph::checkSettings(*rule, out.settings);
 }
 
@@ -194,8 +191,6 @@ std::string cleave::pipelineOptions(const CompileOptions &options) {
   const graph::OptimizerOptions plain;
   if (optimizer.rule != plain.rule)
     add(kRule, optimizer.rule);
-  if (optimizer.maxGradNorm != plain.maxGradNorm)
-    add(kClip, textOf(optimizer.maxGradNorm));
   for (const auto &[name, value] : optimizer.settings)
     add(hyphened(name), textOf(value));
   for (const Option &row : optionTable())

@@ -27,6 +27,10 @@ using namespace cleave;
 static constexpr StringLiteral phaseNames[] = {
     "model", "step", "placed", "local", "scheduled", "executable"};
 
+StringRef cleave::phaseName(Phase phase) {
+  return phaseNames[static_cast<size_t>(phase)];
+}
+
 std::optional<Phase> cleave::parsePhase(StringRef name) {
   for (auto [i, known] : llvm::enumerate(phaseNames))
     if (name == known)

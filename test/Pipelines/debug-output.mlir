@@ -1,12 +1,12 @@
 // The ten largest passes say what they decide (--debug-only) and count it
 // (--pass-counts).
-// RUN: cleave-opt %s --phase-step="optimizer=sgd momentum=0.9 mesh=dp=2 recipe=dp compress=topk,density=0.5" --debug-only=graph-apply-optimizer --pass-counts -o %t.1.mlir 2>&1 | FileCheck %s --check-prefix=OPTIMIZER
+// RUN: cleave-opt %s --phase-step="optimizer=sgd momentum=0.9 mesh=dp=2 plan=dp compress=topk,density=0.5" --debug-only=graph-apply-optimizer --pass-counts -o %t.1.mlir 2>&1 | FileCheck %s --check-prefix=OPTIMIZER
 // OPTIMIZER: @train updates parameter "w"
 // OPTIMIZER-NEXT: @train updates parameter "small"
 // OPTIMIZER: 2 graph-apply-optimizer - Parameters that are updated
 // OPTIMIZER: 2 graph-apply-optimizer - Tensors of the optimizer's state
 
-// RUN: cleave-opt %t.1.mlir --phase-placed="mesh=dp=2 recipe=dp compress=topk,density=0.5" --debug-only=spmd-apply-recipes,spmd-compress-gradients,spmd-propagate --pass-counts -o %t.2.mlir 2>&1 | FileCheck %s --check-prefix=PLACED
+// RUN: cleave-opt %t.1.mlir --phase-placed="mesh=dp=2 plan=dp compress=topk,density=0.5" --debug-only=spmd-apply-recipes,spmd-compress-gradients,spmd-propagate --pass-counts -o %t.2.mlir 2>&1 | FileCheck %s --check-prefix=PLACED
 // PLACED: @train: input "x" is [{"dp"}, {}]
 // PLACED: gradient of "small" is not compressed: of fewer than 256 elements
 // PLACED: @train: 'graph.linear'{{.*}} is [{"mb", "dp"}, {}]
@@ -16,7 +16,7 @@
 // PLACED: {{[1-9][0-9]*}} spmd-propagate {{ *}}- Results of ops that are partial on an axis
 // PLACED: {{[1-9][0-9]*}} spmd-propagate {{ *}}- Results of ops that are sharded over an axis
 
-// RUN: cleave-opt %t.2.mlir --phase-local="mesh=dp=2 recipe=dp" --phase-scheduled="mesh=dp=2 recipe=dp" --debug-only=pipe-split-stages,pipe-recompute --pass-counts -o %t.4.mlir 2>&1 | FileCheck %s --check-prefix=SCHEDULED
+// RUN: cleave-opt %t.2.mlir --phase-local="mesh=dp=2 plan=dp" --phase-scheduled="mesh=dp=2 plan=dp" --debug-only=pipe-split-stages,pipe-recompute --pass-counts -o %t.4.mlir 2>&1 | FileCheck %s --check-prefix=SCHEDULED
 // SCHEDULED: part @train.F of stage 0: reads {{[0-9]+}}, returns {{[0-9]+}}, of which it saves {{[1-9]}}
 // SCHEDULED: @train recomputes 1 x graph.mul at {{.*}}, saving
 // SCHEDULED: {{[1-9][0-9]*}} pipe-recompute {{ *}}- Bytes of a micro-batch that are therefore not saved
@@ -24,7 +24,7 @@
 // SCHEDULED: {{[1-9][0-9]*}} pipe-split-stages - Parts, each outlined once
 // SCHEDULED: {{[1-9][0-9]*}} pipe-split-stages - Values that forward saves for backward
 
-// RUN: cleave-opt %t.4.mlir --phase-executable="mesh=dp=2 recipe=dp" --mlir-disable-threading --debug-only=exec-unroll-schedule,exec-select-kernels,exec-fuse,exec-plan-memory --pass-counts -o /dev/null 2>&1 | FileCheck %s --check-prefix=EXECUTABLE
+// RUN: cleave-opt %t.4.mlir --phase-executable="mesh=dp=2 plan=dp" --mlir-disable-threading --debug-only=exec-unroll-schedule,exec-select-kernels,exec-fuse,exec-plan-memory --pass-counts -o /dev/null 2>&1 | FileCheck %s --check-prefix=EXECUTABLE
 // EXECUTABLE: @train runs {{.*}}train.F train.B
 // EXECUTABLE: @train.F calls exec.contract for tensor<2x32xf32>
 // EXECUTABLE: @train.F: one kernel of

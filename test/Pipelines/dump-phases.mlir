@@ -1,6 +1,6 @@
 // Each file is read again; its first line makes it of the one before, as
 // test_dump_phases.py tests.
-// RUN: rm -rf %t && cleave-compile %s --dump-phases=%t --mesh=dp=2 --recipe=zero1 --precision=bf16 --optimizer=sgd --momentum=0.9 --clip=1.0 --plan-only --report=%t.json
+// RUN: rm -rf %t && cleave-compile %s --dump-phases=%t --mesh=dp=2 --plan=zero1 --precision=bf16 --optimizer=sgd --momentum=0.9 --max-grad-norm=1.0 --plan-only --report=%t.json
 // RUN: ls %t | FileCheck %s --check-prefix=FILES
 // RUN: cleave-opt %t/0-model.mlir -o /dev/null && cleave-opt %t/4-scheduled.mlir -o /dev/null && cleave-opt %t/5-executable.mlir -o /dev/null
 // RUN: head -n 1 %t/2-placed.mlir | FileCheck %s --check-prefix=COMMAND
@@ -13,7 +13,7 @@
 // FILES-NEXT: 5-executable.mlir
 // FILES-NOT: 6
 
-// COMMAND: // cleave-opt 1-step.mlir --phase-placed='optimizer=sgd clip=1 momentum=0.90000000000000002 {{.*}}precision=bf16 {{.*}}mesh=dp=2 recipe=zero1{{.*}}' --mlir-print-debuginfo
+// COMMAND: // cleave-opt 1-step.mlir --phase-placed='optimizer=sgd momentum=0.90000000000000002 mesh=dp=2 plan=zero1 max-grad-norm=1 precision=bf16{{.*}}' --mlir-print-debuginfo
 
 // A folder that cannot be written to is an error.
 // RUN: touch %t.file && not cleave-compile %s --dump-phases=%t.file/x --plan-only 2>&1 | FileCheck %s --check-prefix=DENIED

@@ -1,10 +1,10 @@
 // The last pass of each phase is its verifier, with each set of options.
 // RUN: cleave-opt %s --phase-model --dump-pass-pipeline -o %t.0.mlir 2>&1 | FileCheck %s --check-prefix=MODEL
-// RUN: cleave-opt %t.0.mlir --phase-step="optimizer=sgd clip=1.0 precision=bf16" --dump-pass-pipeline -o %t.1.mlir 2>&1 | FileCheck %s --check-prefix=STEP
-// RUN: cleave-opt %t.1.mlir --phase-placed="precision=bf16 mesh=dp=2 recipe=zero1" --dump-pass-pipeline -o %t.2.mlir 2>&1 | FileCheck %s --check-prefix=PLACED
-// RUN: cleave-opt %t.2.mlir --phase-local="precision=bf16 mesh=dp=2 recipe=zero1 merge-matmuls=on" --dump-pass-pipeline -o %t.3.mlir 2>&1 | FileCheck %s --check-prefix=LOCAL
-// RUN: cleave-opt %t.3.mlir --phase-scheduled="precision=bf16 mesh=dp=2 recipe=zero1 collective-chunks=2" --dump-pass-pipeline -o %t.4.mlir 2>&1 | FileCheck %s --check-prefix=SCHEDULED
-// RUN: cleave-opt %t.4.mlir --phase-executable="precision=bf16 mesh=dp=2 recipe=zero1" --dump-pass-pipeline -o %t.5.mlir 2>&1 | FileCheck %s --check-prefix=EXECUTABLE
+// RUN: cleave-opt %t.0.mlir --phase-step="optimizer=sgd max-grad-norm=1.0 precision=bf16" --dump-pass-pipeline -o %t.1.mlir 2>&1 | FileCheck %s --check-prefix=STEP
+// RUN: cleave-opt %t.1.mlir --phase-placed="precision=bf16 mesh=dp=2 plan=zero1" --dump-pass-pipeline -o %t.2.mlir 2>&1 | FileCheck %s --check-prefix=PLACED
+// RUN: cleave-opt %t.2.mlir --phase-local="precision=bf16 mesh=dp=2 plan=zero1 merge-matmuls=on" --dump-pass-pipeline -o %t.3.mlir 2>&1 | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %t.3.mlir --phase-scheduled="precision=bf16 mesh=dp=2 plan=zero1 collective-chunks=2" --dump-pass-pipeline -o %t.4.mlir 2>&1 | FileCheck %s --check-prefix=SCHEDULED
+// RUN: cleave-opt %t.4.mlir --phase-executable="precision=bf16 mesh=dp=2 plan=zero1" --dump-pass-pipeline -o %t.5.mlir 2>&1 | FileCheck %s --check-prefix=EXECUTABLE
 // RUN: cleave-opt %t.5.mlir --exec-verify-executable | FileCheck %s --check-prefix=LAST
 
 // MODEL: graph-verify-model{

@@ -36,6 +36,8 @@ enum class Phase : uint8_t {
   Executable, ///< kernels, library calls, and a place for every buffer
 };
 
+/// "model", "step", ...
+llvm::StringRef phaseName(Phase phase);
 std::optional<Phase> parsePhase(llvm::StringRef name);
 
 /// What decides the program besides the model.

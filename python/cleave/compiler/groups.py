@@ -307,6 +307,9 @@ class Target(OptionGroup):
             sm_100. Its code is compiled by NVRTC, without a GPU.
         threads: Threads of a step, for which memory is planned; by default the cores of this
             machine. At least 1 and at most 1024.
+        dump_phases: Write the module of each phase to this folder (0-model.mlir to
+            5-executable.mlir), each with the command of cleave-opt that makes it of the one
+            before; a program is then compiled even if it is in the cache.
         machine: The rates of a device per second, by which stages are balanced, schedules
             predicted and recomputation chosen: flops=1e11,memory=2e10,link=5e9 (bytes of its
             memory, and sent to another device) by default; or the file of cleave-compile
@@ -317,6 +320,7 @@ class Target(OptionGroup):
     _: dataclasses.KW_ONLY
     arch: str | None = None
     threads: int | None = None
+    dump_phases: str | None = None
     machine: str | os.PathLike[str] | None = None
 
 

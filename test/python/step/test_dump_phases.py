@@ -35,15 +35,15 @@ def draw(rng):
     flags = [f"--precision={rng.choice(('f32', 'bf16', 'fp16'))}", f"--micro-batches={rng.choice((1, 2, 4))}"]
     layout = rng.choice((None, ("dp=2", "zero1"), ("dp=2,tp=2", "megatron-sp,zero3"), ("pp=2", None), ("pp=2,dp=2", "zero1")))
     if layout:
-        flags += [f"--mesh={layout[0]}"] + ([f"--recipe={layout[1]}"] if layout[1] else [])
+        flags += [f"--mesh={layout[0]}"] + ([f"--plan={layout[1]}"] if layout[1] else [])
         if "pp" in layout[0]:
             flags.append(f"--schedule={rng.choice(('gpipe', '1f1b', 'zb-h1'))}")
         elif rng.random() < 0.5:
-            flags += ["--collective-chunks=2", "--collective-chunk-kib=1"]
+            flags += ["--collective-chunks=2", "--collective-chunk-bytes=1KiB"]
     optimizer = rng.choice(([], ["--optimizer=sgd", "--momentum=0.9"], ["--optimizer=lion", "--weight-decay=0.1"]))
     flags += optimizer
     if rng.random() < 0.5:
-        flags.append("--clip=0.3")
+        flags.append("--max-grad-norm=0.3")
     if rng.random() < 0.3:
         flags.append("--recompute=3 full; 1 none" if rng.random() < 0.5 else "--recompute=selective")
     if rng.random() < 0.2:
@@ -93,7 +93,7 @@ def test_long_schedule(model, tmp_path):
 def test_recomputation_that_is_chosen(model, tmp_path):
     """The command has the policy that was chosen."""
     ran = subprocess.run([tool("cleave-compile"), str(model), "--plan-only", f"--dump-phases={tmp_path / 'phases'}",
-                          "--memory-limit=1GB", "--mesh=dp=2", "--recipe=zero1"], capture_output=True, text=True,
+                          "--memory-limit=1GB", "--mesh=dp=2", "--plan=zero1"], capture_output=True, text=True,
                          timeout=120)
     assert ran.returncode == 0, ran.stderr
     head = (tmp_path / "phases" / "4-scheduled.mlir").read_text().split("\n", 1)[0]

@@ -78,7 +78,7 @@ TEST_F(Memory, RandomPrograms) {
       RandomGraph graph = drawRandomGraph(context.get(), seed, {});
       PhaseOptions options = optionsOf(microBatches, /*clip=*/seed % 3 == 0);
       // For a GPU, with launches of many uses.
-      options.processors = seed % 2 ? 132 : 0;
+      options.target = TargetTraits::withMultiprocessors(seed % 2 ? 132 : 0);
       ASSERT_TRUE(succeeded(compile(*graph.module, options)))
           << "seed " << seed << ", " << microBatches << " micro-batches";
       ASSERT_TRUE(succeeded(checkMemory(*graph.module)))
@@ -118,7 +118,7 @@ TEST_F(Memory, RandomPipelines) {
     const Case &drawn = cases[seed % 4];
     RandomGraph graph = drawRandomGraph(context.get(), seed, {});
     PhaseOptions options = optionsOf(4, /*clip=*/seed % 3 == 0);
-    options.processors = seed % 3 ? 132 : 0;
+    options.target = TargetTraits::withMultiprocessors(seed % 3 ? 132 : 0);
     options.mesh = "pp=2";
     options.schedule = drawn.schedule;
     options.chunks = drawn.chunks;
