@@ -66,6 +66,8 @@ def shared_state():
         "gradients": torch.is_grad_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
+        # As it was: of the two, the first returns what it makes of it.
+        "regions of autocast": (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
         "threads": torch.get_num_threads(),
         "signals": tuple(signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)),
         "sys.excepthook": sys.excepthook,

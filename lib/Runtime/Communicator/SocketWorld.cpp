@@ -12,10 +12,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/Communicator/SocketWorld.h"
+#include "Meeting/SocketRendezvous.h"
 #include "MessageCommunicator.h"
 #include "PreparedRequests.h"
 #include "SocketCollectives.h"
-#include "Meeting/SocketRendezvous.h"
 
 #include <algorithm>
 #include <cstring>

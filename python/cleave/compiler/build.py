@@ -171,7 +171,7 @@ class Builder:
         message = table.explained(message, options)
         if " native form " in message or " type" in message:
             message += other_types(self.model)
-        if error.couples_samples:
+        if getattr(error, "couples_samples", False):
             message = coupled_samples(message, options.get("micro_batches", 1),
                                       options.get("deterministic"))
         if " samples" in message:

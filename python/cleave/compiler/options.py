@@ -18,6 +18,10 @@ from .entrance import table
 from .shardings import AXIS
 
 
+#: The forms of options that are paths.
+PATHS = ("file", "folder")
+
+
 class OptionError(_cleave.CompileError, ValueError):
     """An option of `cleave.compile` is out of range, contradicts another one, or has no effect."""
 
@@ -63,6 +67,8 @@ def facts(options: Mapping[str, Any]) -> dict[str, bool]:
 def _encode(row: Mapping[str, Any], value: Any) -> Any:
     """A value of the option's kind as JSON has it."""
     kind = row["kind"]
+    if value == "" and row["form"] in PATHS:
+        raise OptionError(f"{row['key']} is empty; it is a path, or left out")
     if isinstance(value, str) or (kind == "flag" and isinstance(value, bool)):
         return value
     if kind in ("integer", "size") and not isinstance(value, bool):
@@ -82,6 +88,8 @@ def _other_type(row: Mapping[str, Any], value: Any) -> str:
     """What the option is, by the table, and what it is not."""
     # No option takes a list.
     mistake = _cleave.check_options(json.dumps({row["key"]: ["?"]}))
+    if row["form"] in PATHS:
+        mistake = mistake.replace("is a text", "is a path")
     return mistake.replace('["?"]', _shown(value))
 
 

@@ -26,6 +26,19 @@ def _device() -> Any:
     return None if context is None else context.device
 
 
+def _autocast_depth() -> int:
+    """Returns how many `torch.autocast` were entered and not left. While there are some, casts of
+    parameters are cached, also of parameters that have changed since."""
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth
+
+
+def _leave_autocast() -> None:
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+
+
 #: Settings of the process: how each is read and set.
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (_device, torch.set_default_device),
@@ -57,6 +70,7 @@ _STACKS: tuple[tuple[Callable[[], int], Callable[[], Any]], ...] = (
             _FUNCTORCH.get_dynamic_layer_stack_depth() - 1))),
     (_C._len_torch_function_stack, _C._pop_torch_function_stack),
     (_C._len_torch_dispatch_stack, _C._pop_torch_dispatch_stack),
+    (_autocast_depth, _leave_autocast),
 )
 
 #: The dictionaries of hooks of all modules.

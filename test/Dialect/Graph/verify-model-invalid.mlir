@@ -10,7 +10,7 @@ module {
 // -----
 
 func.func private @external(tensor<f32>)
-// expected-error@below {{argument 1 has no 'graph.name'}}
+// expected-error@below {{a value, argument 1 of '@loss', has no 'graph.name'}}
 func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"}, %x: tensor<f32>) -> tensor<f32> {
   %0 = graph.mul %w, %x : (tensor<f32>, tensor<f32>) -> tensor<f32>
   return %0 : tensor<f32>

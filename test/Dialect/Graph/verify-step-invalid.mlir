@@ -1,7 +1,7 @@
 // RUN: cleave-opt %s --graph-verify-step --split-input-file --verify-diagnostics
 
 // A model is not a step yet.
-// expected-error@below {{no entry has a 'graph.seed', from which backward begins}}
+// expected-error@below {{no entry has a result that updates a parameter}}
 module {
   func.func @loss(%w: tensor<f32> {graph.name = "w", graph.role = "parameter"})
       -> (tensor<f32> {graph.name = "loss"}) {

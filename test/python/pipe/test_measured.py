@@ -375,15 +375,23 @@ def test_in_python(tmp_path):
 
 
 @pytest.mark.parametrize("value, error, message", [
-    (3, TypeError, "measured_costs is 3; it must be the path of a file"),
-    ("", TypeError, "measured_costs is ''"),
+    (3, TypeError, "measured_costs is a path, not 3"),
+    ("", cleave.OptionError, "measured_costs is empty"),
     (pathlib.Path("absent.json"), cleave.CompileError, "cannot open input file 'absent.json'"),
 ])
 def test_bad_arguments(value, error, message):
     with pytest.raises(error, match=message):
         compiled(measured_costs=value)
+
+
+@pytest.mark.parametrize("value, error, message", [
+    (3, TypeError, "measured is 3; it must be the path of a file"),
+    ("", TypeError, "measured is ''"),
+    (pathlib.Path("absent.json"), cleave.CompileError, "cannot open input file 'absent.json'"),
+])
+def test_bad_timelines(value, error, message):
     step = compiled()
-    with pytest.raises(error, match=message.replace("measured_costs", "measured")):
+    with pytest.raises(error, match=message):
         step.schedule(measured=value)
 
 

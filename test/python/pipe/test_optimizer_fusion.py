@@ -440,7 +440,7 @@ def test_refusals(settings, why):
 
 
 def test_unknown_fusions_are_refused():
-    with pytest.raises(ValueError, match="optimizer_fusion is 'sideways'"):
+    with pytest.raises(ValueError, match="optimizer_fusion is auto, none, backward or forward, not 'sideways'"):
         compiled("sideways")
 
 

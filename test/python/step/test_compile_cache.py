@@ -460,7 +460,7 @@ class Net(torch.nn.Module):
 @pytest.fixture
 def comparisons(tmp_path, monkeypatch):
     """How often a program was compared with eager PyTorch."""
-    import cleave.compiler.check as check
+    import cleave.compiler.compare as compare
     # Files that other tests in this process loaded and removed are unknown code: all is compared.
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -470,9 +470,9 @@ def comparisons(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__file__", pytest.__file__, raising=False)
     # What comparing loads, it loads once.
     compiled_net(loaded(tmp_path / "first_net.py", NET, monkeypatch), check="on")
-    calls, original = [], check.compare
+    calls, original = [], compare.compare
     monkeypatch.delenv("CLEAVE_CHECK", raising=False)
-    monkeypatch.setattr(check, "compare", lambda *args: calls.append(1) or original(*args))
+    monkeypatch.setattr(compare, "compare", lambda *args: calls.append(1) or original(*args))
     return calls
 
 

@@ -28,7 +28,8 @@ VALUES = {
     "surrogate": "\udc80", "zero": "a\0b",
 }
 #: Folders may have any name, and nothing may be offloaded.
-TAKEN = {("offload_dir", "nothing"), ("offload_dir", "surrogate"), ("offload", "empty")}
+TAKEN = {("offload_dir", "nothing"), ("offload_dir", "surrogate"), ("offload", "empty"),
+         ("dump_phases", "nothing")}
 
 
 def test_few_arguments():

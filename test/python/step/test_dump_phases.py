@@ -110,7 +110,7 @@ def test_python_writes_them(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     for _ in range(2):
         step = cleave.compile(net, (torch.randn(2, 4), torch.randn(2, 1)), loss_fn=torch.nn.functional.mse_loss,
-                              dump_phases=folder)
+                              target=cleave.Target(dump_phases=folder))
         assert step is not None
     assert {path.name for path in folder.iterdir()} >= set(FILES)
     assert sorted(path.name for path in (folder / "2").iterdir()) == FILES

@@ -129,11 +129,11 @@ def test_a_checkpoint_is_loaded_on_another_mesh(tmp_path):
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(precision="bf16", fp8_history=4), 'fp8_history and fp8_margin need precision="fp8"'),
+    (dict(precision="bf16", fp8_history=4), 'fp8_history needs precision fp8'),
     (dict(precision="fp8", fp8_history=0), "fp8_history"),
     (dict(precision="fp8", gradient_dtype="bf16"), "gradient_dtype"),
     (dict(precision="fp8", activation_reduction="16bit"), "products of 8 bits are f32"),
-    (dict(precision="fp9"), "'f32', 'bf16', 'fp16' or 'fp8'"),
+    (dict(precision="fp9"), "precision is f32, bf16, fp16 or fp8, not 'fp9'"),
 ])
 def test_what_is_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -32,7 +32,7 @@ FILES = {"schedule_file", "measured_costs"}
 #: Options that no random set has, and why.
 NOT_DRAWN = {
     "schedule_text": "the command line has files", "schedule_file": "it names a file",
-    "measured_costs": "it names a file", "stages": "any names are valid without a model",
+    "measured_costs": "it names a file", "dump_phases": "it names a folder", "stages": "any names are valid without a model",
     "cpu": "the names are those of LLVM", "moved_bytes": "the command line does not have it",
 }
 
@@ -137,7 +137,7 @@ def test_sets_are_accepted_and_refused():
     ({"target": "tpu"}, "target is cpu or cuda, not 'tpu'"),
     ({"merge_matmuls": "on"}, "merge_matmuls on needs precision bf16 or fp16"),
     ({"fp8_history": 16}, "fp8_history needs precision fp8"),
-    ({"merge_product": "on"}, "unknown option 'merge_product'; did you mean 'merge_matmuls'?"),
+    ({"merge_matmul": "on"}, "unknown option 'merge_matmul'; did you mean 'merge_matmuls'?"),
     ({"threads": -3}, "threads must be positive"),
     ({"micro_batches": 2, "deterministic": 4}, "micro_batches is replaced by the grains"),
     ({"residual": True}, "residual is 16bit or f32, not true"),

@@ -97,7 +97,7 @@ class Page:
             self.run_shell(block)
 
     def run_python(self, block):
-        if re.search(r"\b(ids|example_inputs)\b", block.text) and "ids =" not in block.text:
+        if re.search(r"\b(ids|example_inputs)\b(?!=)", block.text) and "ids =" not in block.text:
             self.names |= language_model()
         if re.search(r"\bimages\b", block.text) and "images =" not in block.text:
             self.names |= image_model()

@@ -26,8 +26,15 @@ LogicalResult cleave::graph::verifyEntry(func::FuncOp entry) {
   for (BlockArgument argument : entry.getArguments()) {
     unsigned index = argument.getArgNumber();
     StringRef name = getArgString(entry, index, kNameAttr);
-    if (name.empty())
-      return emitArgumentError(entry, index) << " has no 'graph.name'";
+    if (name.empty()) {
+      StringRef role = getArgString(entry, index, kRoleAttr);
+      std::string what = role.empty()
+                             ? std::string("a value")
+                             : (role == "input" ? "an " : "a ") + role.str();
+      return emitError(argument.getLoc())
+             << what << ", argument " << index << " of '@" << entry.getSymName()
+             << "', has no 'graph.name'";
+    }
     if (!names.insert(name).second)
       return emitError(argument.getLoc())
              << "two arguments of '@" << entry.getSymName() << "' are named \""

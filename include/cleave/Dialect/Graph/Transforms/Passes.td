@@ -524,7 +524,7 @@ def VerifyStep : Pass<"graph-verify-step", "::mlir::ModuleOp"> {
     The end of the phase `step`:
     - Entries are as `--graph-verify-model` has them, and each of their ops has
       a sharding rule and a cost.
-    - One entry has a `graph.seed`, from which its backward begins.
+    - One entry has a result that updates a parameter.
     - Each `graph.gradient` is of a trained parameter of its entry, or of state
       of one, which has no other, and a result updates that argument.
     - Each result has a name, or the name of the argument that it updates; that
