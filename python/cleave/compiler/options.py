@@ -67,8 +67,8 @@ def facts(options: Mapping[str, Any]) -> dict[str, bool]:
 def _encode(row: Mapping[str, Any], value: Any) -> Any:
     """A value of the option's kind as JSON has it."""
     kind = row["kind"]
-    if value == "" and row["form"] in PATHS:
-        raise OptionError(f"{row['key']} is empty; it is a path, or left out")
+    if value == "" and row["form"] in (*PATHS, "rates"):
+        raise OptionError(f"{row['key']} is empty; leave it out")
     if isinstance(value, str) or (kind == "flag" and isinstance(value, bool)):
         return value
     if kind in ("integer", "size") and not isinstance(value, bool):

@@ -182,7 +182,7 @@ def test_chunks_are_sent_while_others_are_computed(family, recipe, mesh, flags, 
     (["--collective-chunks=0"], "--collective-chunks must be positive"),
     (["--collective-chunks=-2"], "--collective-chunks must be positive"),
     (["--collective-chunks=2", "--collective-chunk-bytes=-1"],
-     "a size is a number of KiB"),
+     "--collective-chunk-bytes is a size: a number of bytes"),
     (["--collective-chunk-bytes=1KiB"], "--collective-chunk-bytes needs --collective-chunks"),
 ])
 def test_what_is_refused(flags, message, tmp_path):
