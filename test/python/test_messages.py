@@ -24,6 +24,7 @@ FUNCTIONS = "function", "program", "part", "entry", "terminator", "returnOp", "s
 #: Where there is no name to give.
 WITHOUT_NAMES = {
     "lib/Dialect/Graph/Transforms/Differentiate.cpp": "a parameter without a name",
+    "lib/Dialect/Graph/Transforms/VerifyModel.cpp": "an argument without a name",
     "lib/Dialect/Exec/Transforms/Memory/PartMemory.cpp": "an argument that does not exist",
     "lib/Dialect/Pipe/IR/PipeOps.cpp": "an operand and an argument that do not exist",
     "lib/Dialect/Spmd/IR/MergeFactors.cpp": "knows the rule of an op, and not the op",
