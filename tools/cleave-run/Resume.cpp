@@ -116,9 +116,10 @@ std::string Trainer::describeRun() const {
   if (Expected<llvm::json::Value> own =
           parseJson(session->getProgram().metadata)) {
     if (const llvm::json::Object *object = own->getAsObject()) {
+      // What this run was told goes before what the program says of itself.
       for (const auto &[name, value] : *object)
         if (name != "optimizer")
-          facts[name] = value;
+          facts.try_emplace(name, value);
       if (const llvm::json::Object *optimizer = object->getObject("optimizer"))
         for (const auto &[name, value] : *optimizer)
           facts[("optimizer " + llvm::StringRef(name)).str()] = value;
