@@ -36,7 +36,7 @@ class ToolError(RuntimeError):
     """A tool ended with a status other than 0; holds what it printed."""
 
     def __init__(self, command, result):
-        super().__init__(f"{' '.join(command)}: exit {result.returncode}\n{result.stderr}")
+        super().__init__(f"{' '.join(map(str, command))}: exit {result.returncode}\n{result.stderr}")
         self.status = result.returncode
         self.stderr = result.stderr
 

@@ -9,6 +9,7 @@ compared with the step on one device.
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 
 import cleave
 from cleave import _runtime, models
+from cleave.models.__main__ import main as write_model
 from cleave.testing.tools import build_dir, run_tool, tool
 from cleave.compiler.entrance import grouped
 from mixed_precision import SIZE, batch, compiled, losses, model
@@ -249,6 +251,27 @@ def test_resumed_steps_have_the_same_bits(tmp_path):
     again = compiled(model(), precision="bf16")
     again.load(tmp_path / "state")
     assert losses(again, 3) == more
+
+
+@pytest.mark.parametrize("flags", [["--precision=bf16"], ["--precision=fp16"], ["--precision=bf16", "--residual=f32"],
+                                   ["--precision=bf16", "--max-grad-norm=1", "--check-finite=on"]], ids=" ".join)
+def test_types_do_not_depend_on_the_update(flags, tmp_path):
+    """Forward and backward have the contractions of a step by SGD, in their types, whichever rule updates
+    and however it keeps its state."""
+    path = tmp_path / "gpt.mlir"
+    write_model(["gpt", "--layers=2", "--hidden=64", "--heads=4", "--vocab=96", "--seq=16", "--batch=2", "-o", str(path)])
+
+    def types(rule):
+        text = run_tool([tool("cleave-compile"), path, f"--optimizer={rule}", *flags, "--emit=step", "-o", "-"])
+        train = text[text.index("@train"):]
+        train = train[:train.index("func.func")] if "func.func" in train else train
+        return Counter(re.search(r" : (\(.*)", line)[1]
+                       for line in train.splitlines() if "graph.contract" in line or "graph.attention" in line)
+
+    plain = types("sgd")
+    assert any("f16" in type for type in plain)
+    for rule in ("adamw", "lion", "adagrad", "lamb", "adafactor", "adamw8bit"):
+        assert types(rule) == plain, rule
 
 
 def test_copies_are_made_once():

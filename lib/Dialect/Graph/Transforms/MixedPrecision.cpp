@@ -140,13 +140,14 @@ void Rounding::findGradients() {
 
 /// What yields indices from floats (a router's choice of experts) decides; its
 /// operand is computed in f32, down to the contraction that it comes from. One
-/// that is to be computed in 16 bits chooses among rounded values.
+/// that is to be computed in 16 bits chooses among rounded values. An update
+/// that keeps its state as codes decides nothing of forward and backward.
 void Rounding::findDecisions() {
   SmallVector<Operation *> work;
   for (Operation &op : block.without_terminator())
     if (llvm::any_of(op.getOperands(),
                      [&](Value v) { return elementOf(v) == f32; }) &&
-        !isa<CastOp>(op) && !isNarrowed(op) &&
+        !isa<CastOp>(op) && !isNarrowed(op) && !roles.servesUpdate(&op) &&
         llvm::any_of(op.getResults(), [&](Value v) {
           auto integer = dyn_cast<IntegerType>(elementOf(v));
           return integer && integer.getWidth() > 1;

@@ -162,7 +162,7 @@ private:
 
   Use useOf(BlockArgument argument) {
     bool narrowed = false;
-    auto reads = [&](RunOp, func::FuncOp part, unsigned i) {
+    auto reads = [&](RunOp run, func::FuncOp part, unsigned i) {
       BlockArgument own = part.getArgument(i);
       bool computes = isCompute(part);
       for (Operation *reader : readersOf(own)) {
@@ -170,7 +170,7 @@ private:
           return isNarrower(type, own.getType());
         });
         narrowed |= narrows;
-        if (computes && !narrows && !updates(reader, part, i) &&
+        if (computes && !narrows && !updates(reader, run, part, i) &&
             !reader->hasTrait<OpTrait::IsTerminator>())
           return failure();
       }
@@ -188,13 +188,52 @@ private:
            copy.getElementTypeBitWidth() < whole.getElementTypeBitWidth();
   }
 
-  /// Whether `op` computes the part's result that replaces argument `index`.
-  static bool updates(Operation *op, func::FuncOp part, unsigned index) {
-    Operation *terminator = part.front().getTerminator();
-    for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
-      if (aliasOf(part, i) == index && rootOf(value).getDefiningOp() == op)
-        return true;
-    return false;
+  /// The argument of the program whose memory `value` has.
+  BlockArgument argumentOf(Value value) {
+    while (auto result = dyn_cast<OpResult>(value)) {
+      auto run = dyn_cast<RunOp>(result.getOwner());
+      std::optional<unsigned> alias =
+          run ? aliasOf(functions.lookup(run.getCallee()),
+                        result.getResultNumber())
+              : std::nullopt;
+      if (!alias)
+        return {};
+      value = run.getOperand(*alias);
+    }
+    return cast<BlockArgument>(value);
+  }
+
+  /// Whether what `op` computes is only read to update the parameter that is
+  /// argument `index` of the part, and its state.
+  bool updates(Operation *op, RunOp run, func::FuncOp part, unsigned index) {
+    auto attribute = [&](unsigned operand, StringRef name) {
+      BlockArgument argument = argumentOf(run.getOperand(operand));
+      auto program = cast<ProgramOp>(run->getParentOp());
+      return argument ? program.getArgAttrOfType<StringAttr>(
+                            argument.getArgNumber(), name)
+                      : StringAttr();
+    };
+    StringAttr own = attribute(index, graph::kNameAttr);
+    SmallVector<Operation *> work{op};
+    llvm::DenseSet<Operation *> seen;
+    bool any = false;
+    while (!work.empty()) {
+      Operation *next = work.pop_back_val();
+      if (!seen.insert(next).second)
+        continue;
+      for (OpOperand &use : next->getUses()) {
+        if (!use.getOwner()->hasTrait<OpTrait::IsTerminator>()) {
+          work.push_back(use.getOwner());
+          continue;
+        }
+        std::optional<unsigned> alias = aliasOf(part, use.getOperandNumber());
+        if (!alias || (*alias != index &&
+                       (!own || attribute(*alias, graph::kOfAttr) != own)))
+          return false;
+        any = true;
+      }
+    }
+    return any;
   }
 
   //===--- Saved values ---------------------------------------------------===//
