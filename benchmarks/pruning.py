@@ -27,21 +27,6 @@ RUNS = [(None, None, "bf16"), (None, None, "int8"), (None, "int8", "int8"), ("0.
         ("0.5,cubic,steps=500", "int8", "int8")]
 
 
-class Batches:
-    """Sequences of the first nine tenths of the text; of the last one for evaluation."""
-
-    def __init__(self, options):
-        data = torch.frombuffer(bytearray(small_gpt.text()), dtype=torch.uint8).long()
-        cut = len(data) * 9 // 10
-        self.options, self.parts = options, (data[:cut], data[cut:])
-
-    def draw(self, seed, part=0):
-        data, length = self.parts[part], self.options.seq
-        generator = torch.Generator().manual_seed(seed)
-        starts = torch.randint(0, len(data) - length, (self.options.batch,), generator=generator)
-        return torch.stack([data[start:start + length] for start in starts.tolist()])
-
-
 def train(options, batches, prune=None, quantize=None, start=None):
     """The step that is trained from the weights `start`, and the median time of a step in ms."""
     torch.manual_seed(0)
@@ -77,7 +62,7 @@ def main():
                         help="measure this beside the dense run only")
     options = harness.parse(parser, **small_gpt.SMALL, steps=10, eval_batches=2, runs=4)
 
-    batches, path = Batches(options), harness.make_folder() / "pruning.safetensors"
+    batches, path = small_gpt.Batches(options), harness.make_folder() / "pruning.safetensors"
     data = [(ids, ids) for ids in (batches.draw(seed, part=1)
                                    for seed in range(options.eval_batches))]
     dense, steps, start = None, {}, None

@@ -10,6 +10,8 @@ import statistics
 import subprocess
 import sys
 
+import torch
+
 import harness
 
 
@@ -61,6 +63,21 @@ def write_inputs(options, name):
                    check=True, env=harness.environment(), stderr=subprocess.DEVNULL)
     model.with_suffix(".bin").write_bytes(text())
     return model
+
+
+class Batches:
+    """Sequences of the first nine tenths of the text; of the last one for evaluation."""
+
+    def __init__(self, options):
+        data = torch.frombuffer(bytearray(text()), dtype=torch.uint8).long()
+        cut = len(data) * 9 // 10
+        self.options, self.parts = options, (data[:cut], data[cut:])
+
+    def draw(self, seed, part=0):
+        data, length = self.parts[part], self.options.seq
+        generator = torch.Generator().manual_seed(seed)
+        starts = torch.randint(0, len(data) - length, (self.options.batch,), generator=generator)
+        return torch.stack([data[start:start + length] for start in starts.tolist()])
 
 
 class Run:

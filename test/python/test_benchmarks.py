@@ -61,6 +61,15 @@ def test_pruning():
     assert lines[0]["loss_ratio"] == 1 and all(line["bytes"] < line["f32_bytes"] for line in lines)
 
 
+def test_activation_reduction():
+    """Ranks send fewer bytes, and losses are near those of f32 sums."""
+    *lines, last = figures(run("benchmarks/activation_reduction.py", build=()))
+    assert [line["activation_reduction"] for line in lines] == ["f32", "products", "16bit", None]
+    sent = [line["bytes_sent"] for line in lines[:3]]
+    assert sent[0] >= sent[1] > sent[2]
+    assert all(abs(own["mean"]) < 0.01 for own in last["less_f32_sums"].values())
+
+
 def test_update_delay():
     undelayed, delayed = figures(run("benchmarks/update_delay.py"))
     assert undelayed["delay"] == 0 and undelayed["loss_ratio"] == 1 and delayed["delay"] == 1
