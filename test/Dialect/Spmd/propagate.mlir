@@ -204,3 +204,21 @@ func.func @digits(
   %3 = spmd.constrain %2 to <@mesh, [{"b", "c"}, {}]> : tensor<8x8xf32>
   return %1, %3 : tensor<8x8xf32>, tensor<8x8xf32>
 }
+
+// -----
+
+// A reader of smaller shards reduces those, after it scatters the value: a
+// gradient that is a sum over "dp" and "cp", of which a rank keeps a shard over
+// "dp".
+spmd.mesh @mesh <["dp" = 2, "cp" = 2]>
+
+// CHECK-LABEL: func.func @scattered_first(
+func.func @scattered_first(
+    %x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp", "cp"}, {}]>},
+    %y: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp", "cp"}, {}]>}) -> tensor<6x4xf32> {
+  // CHECK: graph.contract {{.*}}[#spmd.sharding<@mesh, [{}, {}], partial = {"dp", "cp"}>]
+  %0 = graph.contract "sa,sb->ab" %x, %y : (tensor<8x6xf32>, tensor<8x4xf32>) -> tensor<6x4xf32>
+  // CHECK: spmd.constrain {{.*}}[#spmd.sharding<@mesh, [{"dp"}, {}]>]
+  %1 = spmd.constrain reduced %0 to <@mesh, [{"dp"}, {}]> : tensor<6x4xf32>
+  return %1 : tensor<6x4xf32>
+}

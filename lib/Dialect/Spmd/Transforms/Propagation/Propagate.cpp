@@ -322,9 +322,10 @@ private:
   }
 
   /// Reduces a partial sum at its producer if its readers would reduce at least
-  /// as many elements: one of them needs the sum, or their results are larger,
-  /// or as large while another reader needs the sum anyway. A sum over
-  /// micro-batches is reduced after the last one.
+  /// as many elements: one of them needs the sum of all elements, or their
+  /// results are larger, or as large while another reader needs the sum anyway.
+  /// A reader of smaller shards reduces those, after it scatters the value over
+  /// another axis. A sum over micro-batches is reduced after the last one.
   void reduceForAll(Operation *op, const SeedOrder &seedOrder) {
     for (Value result : op->getResults()) {
       Sharding &sharding = shardings.find(result)->second;
@@ -377,7 +378,8 @@ private:
 
   /// Returns the number of elements of the results that the reader at `use`
   /// makes partial on `axis`, or of its operand where it only adds several; 0
-  /// where it needs the sum. Returns nothing where it is sharded over `axis`.
+  /// where it needs the sum, or the elements of a shard where its shards are
+  /// smaller. Returns nothing where it is sharded over `axis`.
   std::optional<int64_t> partialElements(OpOperand &use, const AxisRef &axis) {
     Operation *reader = use.getOwner();
     auto rule = rules.find(reader);
@@ -392,8 +394,10 @@ private:
     PartialPlan plan = planFor(reader, axes);
     for (const PartialPlan::Reduction &reduction : plan.reductions)
       if (reduction.operand == use.getOperandNumber() &&
-          mesh.overlap(axis, reduction.partial.axis))
-        return 0;
+          mesh.overlap(axis, reduction.partial.axis)) {
+        int64_t fewer = furtherShards(use, axes);
+        return fewer > 1 ? elementsOf(use.get()) / fewer : 0;
+      }
     auto isPartial = [&](ArrayRef<PartialAxis> partial) {
       return llvm::any_of(partial, [&](const PartialAxis &entry) {
         return mesh.overlap(axis, entry.axis);
@@ -410,6 +414,21 @@ private:
     if (elements <= summands || !summedByItself(reader).empty())
       elements = std::min(elements, elementsOf(use.get()));
     return elements ? std::optional(elements) : std::nullopt;
+  }
+
+  /// Returns into how many shards the reader at `use`, whose factors have
+  /// `axes`, takes a shard of its operand.
+  int64_t furtherShards(OpOperand &use, const FactorAxes &axes) {
+    auto shards = [&](ArrayRef<AxisList> dims) {
+      int64_t count = 1;
+      for (const AxisList &list : dims)
+        count *= mesh.size(list);
+      return count;
+    };
+    const graph::ShardingRule &rule = rules.find(use.getOwner())->second;
+    return shards(projectFactors(mesh, rule,
+                                 rule.operands[use.getOperandNumber()], axes)) /
+           shards(shardings.find(use.get())->second.dims);
   }
 
   static int64_t elementsOf(Value value) {
