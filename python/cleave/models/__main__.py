@@ -7,66 +7,112 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 
 import torch
 
-from . import FAMILIES, blocks_of_layer, example_inputs
+from . import FAMILIES, blocks_of_layer, example_inputs, size_of
+from .presets import PRESETS, sizes
 from .size import Size
 
-_EPILOG = """example:
+_EPILOG = """examples:
   python -m cleave.models gpt --hidden 768 --heads 12 --layers 12 --seq 1024 \\
       --vocab 50257 -o gpt.mlir
+  python -m cleave.models --preset llama-70b --seq 8192 -o llama.mlir
+
+A preset has the sizes of a published model (docs/Presets.md); an option given beside it counts
+instead. Presets:
+{presets}
 
 Without --weights none are allocated, and a few layers are traced for all of them.
 
 exit status: 0, 1 for an error, 2 for a mistake in the arguments."""
 
+_MIXTURES = "switch, mixtral, qwen3_moe, deepseek_v3, gpt_oss"
+#: Options of one number each: the argument of `Size`, its type, and the help.
+_NUMBERS = (
+    ("hidden", int, "width (default: 768)"),
+    ("heads", int, "query heads (default: 12)"),
+    ("kv_heads", int, "key-value heads (default: as many as query heads)"),
+    ("head_width", int, "channels of a head (default: hidden / heads; mamba2: 64); deepseek_v3: "
+     "those without positions"),
+    ("layers", int, "blocks; t5: of the encoder, and of the decoder (default: 12)"),
+    ("ffn", int, "width of the feed-forward part, or of each expert (default: 4 * hidden, or with "
+     "a gate 8/3 * hidden, up to a multiple of 256)"),
+    ("seq", int, "positions (default: 1024)"),
+    ("vocab", int, "tokens, or classes of vit (default: 50257; vit: 1000)"),
+    ("dropout", float, "probability (default: 0.0)"),
+    ("rope_base", float, "base of rotary positions (default: 10000; qwen3_moe 1e6, gpt_oss 1.5e5)"),
+    ("rope_factor", float, "factor of YaRN, which stretches rotary positions; 1: none (default: "
+     "1; gpt_oss 32)"),
+    ("window", int, "gemma2, gpt_oss: keys that a query of every second block sees (default: "
+     "gemma2 4096, gpt_oss 128)"),
+    ("score_width", int, "gemma2: scores are divided by its square root (default: head width)"),
+    ("experts", int, f"{_MIXTURES}: experts (default: 8)"),
+    ("every", int, "switch, mixtral, qwen3_moe: blocks of which the last one has experts (default: "
+     "1)"),
+    ("choices", int, f"{_MIXTURES}: experts of a token (default: 2; switch: 1)"),
+    ("capacity", float, f"{_MIXTURES}: places of an expert, in units of its equal share; 0: enough "
+     "for all (default: 0; switch: 1.25)"),
+    ("balance", float, f"{_MIXTURES}: weight of the loss that balances experts (default: switch, "
+     "mixtral 0.01, qwen3_moe 0.001, deepseek_v3 0.0001, gpt_oss 0)"),
+    ("dense", int, "deepseek_v3: leading blocks without experts (default: 3)"),
+    ("expert_ffn", int, "deepseek_v3: width of an expert (default: such that those of a token are "
+     "as wide as --ffn)"),
+    ("shared", int, "deepseek_v3: experts that compute every token (default: 1)"),
+    ("groups", int, "deepseek_v3: groups of experts (default: 1)"),
+    ("chosen_groups", int, "deepseek_v3: groups in which a token chooses (default: 1)"),
+    ("expert_scale", float, "deepseek_v3: factor of the experts' weights (default: 2.5)"),
+    ("query_rank", int, "deepseek_v3: latent width of queries (default: 12 * head width)"),
+    ("latent_rank", int, "deepseek_v3: latent width of keys and values (default: 4 * head width)"),
+    ("rope_width", int, "deepseek_v3: channels of a head with positions (default: half the head "
+     "width)"),
+    ("value_width", int, "deepseek_v3: channels of a value (default: head width)"),
+    ("state", int, "mamba2: channels of a state (default: 128)"),
+    ("state_groups", int, "mamba2: groups of heads that read and write alike (default: 1)"),
+    ("chunk", int, "mamba2: positions of a chunk of the scan (default: 256)"),
+    ("taps", int, "mamba2: taps of the convolution (default: 4)"),
+    ("image", int, "vit: side of an image (default: 224)"),
+    ("patch", int, "vit: side of a patch (default: 16)"),
+)
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m cleave.models", epilog=_EPILOG,
+        prog="python -m cleave.models", epilog=_EPILOG.format(presets=_listed()),
         description="Writes a transformer of any size as a Cleave module.",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
-    add("family", choices=sorted(FAMILIES))
+    add("family", nargs="?", choices=sorted(FAMILIES), help="the model, unless a preset names it")
     add("-o", "--output", metavar="FILE.mlir", required=True, help="the module to write; `-` is "
         "standard output")
+    add("--preset", metavar="NAME", help="the sizes of a published model, listed below")
     add("--batch", type=int, default=1, help="samples of a step (default: %(default)s)")
-    add("--hidden", type=int, default=768, help="width (default: %(default)s)")
-    add("--heads", type=int, default=12, help="query heads (default: %(default)s)")
-    add("--kv-heads", type=int, help="key-value heads (default: as many as query heads)")
-    add("--layers", type=int, default=12, help="blocks; t5: of the encoder, and of the decoder "
-        "(default: %(default)s)")
-    add("--ffn", type=int, help="width of the feed-forward part (default: 4 * hidden; llama, "
-        "mixtral: 8/3 * hidden, up to a multiple of 256)")
-    add("--seq", type=int, default=1024, help="positions (default: %(default)s)")
-    add("--vocab", type=int, help="tokens, or classes of vit (default: 50257; vit: 1000)")
-    add("--dropout", type=float, default=0.0, help="probability (default: %(default)s)")
-    add("--experts", type=int, default=8, help="switch, mixtral: experts (default: %(default)s)")
-    add("--every", type=int, default=1, help="switch, mixtral: blocks of which the last one has "
-        "experts (default: %(default)s)")
-    add("--choices", type=int, help="switch, mixtral: experts of a token (default: switch 1, "
-        "mixtral 2)")
-    add("--capacity", type=float, help="switch, mixtral: places of an expert, in units of its "
-        "equal share; 0: enough for all (default: switch 1.25, mixtral 0)")
-    add("--noisy", action="store_true", help="switch, mixtral: route with noise in training")
-    add("--image", type=int, default=224, help="vit: side of an image (default: %(default)s)")
-    add("--patch", type=int, default=16, help="vit: side of a patch (default: %(default)s)")
+    for name, kind, text in _NUMBERS:
+        add("--" + name.replace("_", "-"), type=kind, help=text,
+            metavar="N" if kind is int else "X")
+    add("--tied", action=argparse.BooleanOptionalAction, help="whether the head's weight is the "
+        "table of tokens (default: gpt, switch, gemma, gemma2, mamba2, t5 tied, others not)")
+    add("--noisy", action="store_true", default=None, help="switch, mixtral, qwen3_moe: route with "
+        "noise in training")
     add("--no-logits", action="store_true", help="leave out the entry @logits, whose memory a "
         "program that only trains does not need")
     add("--weights", metavar="FILE.safetensors", help="write initial weights too")
     add("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
     options = parser.parse_args(arguments)
-    vocab = options.vocab
-    if vocab is None:
-        vocab = 1000 if options.family == "vit" else 50257
-    settings = dict(hidden=options.hidden, heads=options.heads, layers=options.layers,
-                    seq=options.seq, vocab=vocab, kv_heads=options.kv_heads, ffn=options.ffn,
-                    dropout=options.dropout, experts=options.experts, every=options.every,
-                    choices=options.choices, capacity=options.capacity, noisy=options.noisy,
-                    image=options.image, patch=options.patch)
+    given = {name: value for name in (*(row[0] for row in _NUMBERS), "tied", "noisy")
+             if (value := getattr(options, name)) is not None}
     try:
-        size = Size(**settings)
+        settings = sizes(options.preset) if options.preset is not None else {}
+        family = PRESETS[options.preset].family if settings else options.family
+        if family is None:
+            raise ValueError("a family or --preset is needed")
+        if options.family not in (None, family):
+            raise ValueError(f"the preset '{options.preset}' is of the family {family}, not "
+                             f"{options.family}")
+        options.family = family
+        settings = {"vocab": 1000 if family == "vit" else 50257, **settings, **given}
+        size = size_of(family, settings)
     except ValueError as error:
         parser.error(str(error))
     if options.batch < 1:
@@ -78,6 +124,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.weights and os.path.realpath(options.weights) == os.path.realpath(options.output):
         parser.error(f"'{options.output}' cannot be both the module and its weights")
     return write(options, settings, size)
+
+
+def _listed() -> str:
+    """The names of presets, by lines."""
+    return textwrap.fill(", ".join(PRESETS), 96, initial_indent="  ", subsequent_indent="  ",
+                         break_on_hyphens=False)
 
 
 def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
@@ -93,12 +145,14 @@ def write(options: argparse.Namespace, settings: dict, size: Size) -> int:
             check_writable(options.weights)
         torch.manual_seed(options.seed)
         # Weights are those of all layers; without them, a few layers are traced for all.
-        blocks = blocks_of_layer(options.family, size)
-        whole = options.layers // blocks
+        blocks, leading = blocks_of_layer(options.family, size)
+        whole = (size.layers - leading) // blocks
         layers = whole if options.weights else min(whole, TRACED)
         try:
             with torch.device(device):
-                module = FAMILIES[options.family](**{**settings, "layers": layers * blocks})
+                module = FAMILIES[options.family](**{
+                    **settings, "layers": size.layers if layers == whole
+                    else leading + layers * blocks})
         except RuntimeError as error:
             # The sizes are above the limits of tensors, or of this machine's memory.
             raise ValueError(f"a model of this size cannot be built: {error}") from error

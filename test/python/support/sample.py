@@ -28,7 +28,7 @@ SAMPLED = {
     "test_loss_scale": 6, "test_memory_forms": 5, "test_mixed_precision": 3,
     "test_native_four_axes": 2, "test_native_masks": 2, "test_native_pairs": 2,
     "test_native_pipedream": 6, "test_native_pipelines": 8, "test_offload": 3, "test_old_files": 3,
-    "test_optimizer_fusion": 8, "test_ordered_norms": 4, "test_outputs": 3, "test_pipe_slices": 3,
+    "test_optimizer_fusion": 8, "test_ordered_norms": 4, "test_outputs": 3, "test_package_decoders": 3, "test_pipe_slices": 3,
     "test_pipeline_state": 3, "test_post_validation": 3, "test_precision_plans": 8,
     "test_processes": 2, "test_pruned_training": 2, "test_pruning": 2, "test_random_operators": 5,
     "test_recommender": 3, "test_recompute": 8, "test_repeat": 3, "test_rules_and_options": 7,
