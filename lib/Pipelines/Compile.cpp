@@ -7,6 +7,7 @@
 
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
+#include "cleave/Pipelines/PhaseTimes.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
 #include "cleave/Target/Program/ProgramTable.h"
 #include "mlir/IR/Verifier.h"
@@ -39,6 +40,11 @@ void cleave::takeContents(ModuleOp module, ModuleOp other) {
 
 LogicalResult cleave::runOnePhase(ModuleOp module, Phase phase,
                                   const CompileOptions &options) {
+  TimingScope time = timePhase(options, phaseName(phase));
+  bool timesPasses = options.times && options.times->timesPasses();
+  // The time of the process is that of the pass which runs.
+  if (timesPasses)
+    module.getContext()->disableMultithreading();
   OwningOpRef<ModuleOp> before;
   if (phase == Phase::Executable && !options.phases.writeOutActions &&
       mayRepeat(module))
@@ -47,6 +53,8 @@ LogicalResult cleave::runOnePhase(ModuleOp module, Phase phase,
     PassManager passes(module.getContext());
     bool each = verifiesPasses(options);
     passes.enableVerifier(each);
+    if (timesPasses)
+      passes.enableTiming(time);
     addPhase(passes, phase, own);
     return success(
         succeeded(passes.run(module)) &&

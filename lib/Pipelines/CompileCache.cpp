@@ -114,7 +114,7 @@ bool cleave::isCacheable(const CompileOptions &options) {
   // What a GPU's compiler is, and does, is not known here. What comes from the
   // cache has no phases.
   return !options.traits().isGpu() && options.dumpPhases.empty() &&
-         !codeIdentity().empty();
+         options.timePhases == "off" && !codeIdentity().empty();
 }
 
 std::string cleave::compilationKey(StringRef module, StringRef json,

@@ -9,6 +9,7 @@
 #include "cleave/Executable/Cuda/PlanCudnnAttention.h"
 #include "cleave/Executable/Transforms/FinalizeProgram.h"
 #include "cleave/Pipelines/Options.h"
+#include "cleave/Pipelines/PhaseTimes.h"
 #include "cleave/Support/ByteSize.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/Program/ProgramTable.h"
@@ -62,6 +63,7 @@ static FinalizeOptions finalizeOptions(const CompileOptions &options,
 
 FailureOr<PlannedProgram> cleave::planProgram(ModuleOp module,
                                               const CompileOptions &options) {
+  TimingScope time = timePhase(options, "program");
   auto target = CpuTarget::get(options.cpu, options.vectorBits);
   if (!target)
     return emitError(module.getLoc()) << llvm::toString(target.takeError());

@@ -14,6 +14,7 @@
 #include "cleave/Pipelines/CompileCache.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Options.h"
+#include "cleave/Pipelines/PhaseTimes.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/GenerateCode.h"
@@ -226,10 +227,12 @@ private:
     if (std::string mistake = checkLimit(planned->memory, options);
         !mistake.empty())
       throw CompileFailure(mistake);
+    mlir::TimingScope time = timePhase(options, "code");
     auto generated = generateCode(*module, options, *planned);
     if (mlir::failed(generated))
       throw failure();
     compiled = std::move(*generated);
+    time = timePhase(options, "report");
     auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
                                    costSource(options.phases));
     if (mlir::failed(schedule))
@@ -237,6 +240,8 @@ private:
     facts = programReport(
         *module, describeProgram(*module, options, decisions, *planned),
         *schedule);
+    time.stop();
+    printTimes(options);
     // Its threads end: a step has a program for each shape, and keeps them.
     context->disableMultithreading();
   }

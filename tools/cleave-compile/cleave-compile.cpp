@@ -13,6 +13,7 @@
 #include "cleave/Pipelines/Compile.h"
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Options.h"
+#include "cleave/Pipelines/PhaseTimes.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/Fit.h"
@@ -285,12 +286,14 @@ static int writeProgram(ModuleOp module, const CompileOptions &options,
   if (std::string mistake = checkLimit(planned->memory, options);
       !mistake.empty())
     return fail(mistake);
+  TimingScope time = timePhase(options, "code");
   FailureOr<CompiledProgram> compiled =
       flags.planOnly || flags.emit == "memory"
           ? CompiledProgram{planned->positions, ""}
           : generateCode(module, options, *planned);
   if (failed(compiled))
     return 1;
+  time = timePhase(options, "report");
   ProgramFacts facts = describeProgram(module, options, decisions, *planned);
   Report report = programReport(module, facts, schedule);
   if (flags.emit == "memory")
@@ -319,6 +322,7 @@ static int compileModel(ModuleOp module, const CompileOptions &options,
         (flags.reportFile.empty() && flags.explain.empty() && !flags.planOnly &&
          flags.emit != "memory"))
       return;
+    TimingScope time = timePhase(options, "report");
     FailureOr<Report> report =
         scheduleReport(reached, costSource(options.phases), shown);
     described = succeeded(report);
@@ -381,11 +385,13 @@ int main(int argc, char **argv) {
     return success(diagnostic.getSeverity() == DiagnosticSeverity::Remark &&
                    !flags.remarks);
   });
+  TimingScope time = timePhase(options, "read");
   OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sources, &context);
   if (!module)
     return 1;
   if (int status = annotateModel(*module, flags, options))
     return status;
+  time.stop();
   if (!flags.measureMachine.empty()) {
     auto rates = measureMachine(*module, options);
     if (!rates)
@@ -395,5 +401,8 @@ int main(int argc, char **argv) {
   }
   if (!flags.fit.empty())
     return answerFit(*module, options, flags);
-  return compileModel(*module, options, flags, measured ? &*measured : nullptr);
+  int status =
+      compileModel(*module, options, flags, measured ? &*measured : nullptr);
+  printTimes(options);
+  return status;
 }

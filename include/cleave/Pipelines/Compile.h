@@ -20,9 +20,12 @@
 #include "llvm/Support/Error.h"
 #include "llvm/Support/JSON.h"
 #include <map>
+#include <memory>
 #include <set>
 
 namespace cleave {
+
+class PhaseTimes;
 
 /// Settings of one parameter that differ from the optimizer's.
 struct ParameterOptions {
@@ -64,6 +67,10 @@ struct CompileOptions {
   /// The folder that the module of each phase is written to (see DumpPhases.h);
   /// none if empty.
   std::string dumpPhases;
+  /// "off", or whether the time of "phases" or also of "passes" is printed.
+  std::string timePhases = "off";
+  /// Where that is measured; null if it is not.
+  std::shared_ptr<PhaseTimes> times;
   /// When the module is verified.
   Verify verify = Verify::Phases;
   /// The options of the table that were given, by name.

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Pipelines/Options.h"
+#include "cleave/Pipelines/PhaseTimes.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Support/OpenText.h"
 #include <cmath>
@@ -81,5 +82,8 @@ llvm::Error cleave::completeOptions(CompileOptions &options) {
   if (!machine)
     return machine.takeError();
   phases.machine = std::move(*machine);
+  if (options.timePhases != "off")
+    options.times =
+        std::make_shared<PhaseTimes>(options.timePhases == "passes");
   return llvm::Error::success();
 }

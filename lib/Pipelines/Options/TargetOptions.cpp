@@ -82,6 +82,13 @@ void cleave::declareTarget(OptionTable &table) {
           "5-executable.mlir), each with the command of cleave-opt that makes "
           "it of the one before; a program is then compiled even if it is in "
           "the cache");
+  table
+      .choice("time-phases", &CompileOptions::timePhases,
+              {"off", "phases", "passes"})
+      .says(
+          "Print to standard error the CPU and wall seconds of each phase of "
+          "the compilation, and of each pass with passes, which then run on "
+          "one thread; a program is then compiled even if it is in the cache");
   table.text("machine", &PhaseOptions::machine)
       .form("rates")
       .drawn({"flops=1e11", "flops=fast"})

@@ -310,6 +310,9 @@ class Target(OptionGroup):
         dump_phases: Write the module of each phase to this folder (0-model.mlir to
             5-executable.mlir), each with the command of cleave-opt that makes it of the one
             before; a program is then compiled even if it is in the cache.
+        time_phases: Print to standard error the CPU and wall seconds of each phase of the
+            compilation, and of each pass with passes, which then run on one thread; a program
+            is then compiled even if it is in the cache.
         machine: The rates of a device per second, by which stages are balanced, schedules
             predicted and recomputation chosen: flops=1e11,memory=2e10,link=5e9 (bytes of its
             memory, and sent to another device) by default; or the file of cleave-compile
@@ -321,6 +324,7 @@ class Target(OptionGroup):
     arch: str | None = None
     threads: int | None = None
     dump_phases: str | None = None
+    time_phases: Literal["off", "phases", "passes"] | None = None
     machine: str | os.PathLike[str] | None = None
 
 

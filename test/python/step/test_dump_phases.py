@@ -114,3 +114,42 @@ def test_python_writes_them(tmp_path):
         assert step is not None
     assert {path.name for path in folder.iterdir()} >= set(FILES)
     assert sorted(path.name for path in (folder / "2").iterdir()) == FILES
+
+
+PHASES = ["read", "model", "step", "placed", "local", "scheduled", "executable", "program", "code", "report"]
+
+
+def timed(text):
+    """Of --time-phases, the names with their CPU and wall seconds, in order; passes are indented."""
+    head, *rows = text.splitlines()
+    assert head.split() == ["CPU", "s", "wall", "s"]
+    rows = [re.fullmatch(r" *(\d+\.\d+) +(\d+\.\d+)  (.*)", row).groups() for row in rows]
+    return [(name, float(cpu), float(wall)) for cpu, wall, name in rows]
+
+
+def test_time_phases(model):
+    """The phases are all of the time, and the passes all of that of a phase."""
+    command = [tool("cleave-compile"), str(model), "--plan-only", "--mesh=pp=2,dp=2", "--micro-batches=4", "--report=/dev/null"]
+    phases, passes = (timed(subprocess.run([*command, f"--time-phases={kind}"], capture_output=True, text=True,
+                                           check=True).stderr) for kind in ("phases", "passes"))
+    outer = [row for row in passes if not row[0].startswith(" ")]
+    for rows in (phases, outer):
+        assert sorted(name for name, *_ in rows) == sorted([*PHASES, "in all"]), rows
+        *parts, whole = rows
+        for seconds in (1, 2):
+            assert sum(row[seconds] for row in parts) <= whole[seconds] + 0.001 * len(rows)
+        assert sum(row[1] for row in parts) >= 0.5 * whole[1]
+    inner = [row for row in passes if re.match("  [^ ]", row[0])]
+    assert {"Differentiate", "Propagate", "PlanMemory"} <= {name.strip() for name, *_ in inner}
+    assert sum(row[1] for row in inner) <= passes[-1][1] + 0.001 * len(inner)
+    quiet = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert quiet.stderr == ""
+
+
+def test_time_phases_in_python(capfd):
+    import torch
+    step = cleave.compile(torch.nn.Linear(4, 4), (torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64)),
+                          torch.nn.functional.cross_entropy, target=cleave.Target(threads=1, time_phases="phases"))
+    assert step is not None
+    names = [name for name, *_ in timed(capfd.readouterr().err)]
+    assert sorted(names) == sorted([*(name for name in PHASES if name != "read"), "in all"])
