@@ -13,6 +13,8 @@ from typing import Iterable
 
 #: Whether `warn` says nothing: in all processes of a launch but the first.
 quiet = False
+#: How often `warn` was called.
+warned = 0
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -51,6 +53,8 @@ def close_names(name: str, names: Iterable[str]) -> list[str]:
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the line that called this package."""
+    global warned
+    warned += 1
     if quiet:
         return
     frame, level = sys._getframe(1), 2

@@ -293,23 +293,34 @@ std::string keyOf(std::vector<std::string> texts) {
   return cacheKey(texts);
 }
 
-/// Whether what follows from `texts` was found before; see `noteFinding`.
-bool isFound(const std::vector<std::string> &texts) {
+/// What was kept that follows from `texts`; see `keepFinding`.
+std::optional<std::string> loadFinding(const std::vector<std::string> &texts) {
   auto cache = CacheFolder::ofEnvironment();
   if (!cache)
     llvm::consumeError(cache.takeError()); // said where programs are compiled
   else if (*cache && !codeIdentity().empty())
-    return (*cache)->load(keyOf(texts)).has_value();
-  return false;
+    return (*cache)->load(keyOf(texts));
+  return std::nullopt;
 }
 
-/// Keeps that something holds which follows from `texts`.
-void noteFinding(const std::vector<std::string> &texts) {
+/// Keeps `content`, which follows from `texts`.
+void keepFinding(const std::vector<std::string> &texts,
+                 llvm::StringRef content) {
   auto cache = CacheFolder::ofEnvironment();
   if (!cache)
     llvm::consumeError(cache.takeError());
   else if (*cache && !codeIdentity().empty())
-    llvm::consumeError((*cache)->store(keyOf(texts), "it holds"));
+    llvm::consumeError((*cache)->store(keyOf(texts), content));
+}
+
+/// Whether what follows from `texts` was found before; see `noteFinding`.
+bool isFound(const std::vector<std::string> &texts) {
+  return loadFinding(texts).has_value();
+}
+
+/// Keeps that something holds which follows from `texts`.
+void noteFinding(const std::vector<std::string> &texts) {
+  keepFinding(texts, "it holds");
 }
 
 /// The axes over which samples are sharded: that of samples, and those of the
@@ -444,6 +455,21 @@ NB_MODULE(_cleave, m) {
       nb::arg("name"));
   m.def("is_found", &isFound, nb::arg("texts"));
   m.def("note_finding", &noteFinding, nb::arg("texts"));
+  m.def(
+      "load_finding",
+      [](const std::vector<std::string> &texts) -> std::optional<nb::bytes> {
+        std::optional<std::string> content = loadFinding(texts);
+        if (!content)
+          return std::nullopt;
+        return nb::bytes(content->data(), content->size());
+      },
+      nb::arg("texts"));
+  m.def(
+      "keep_finding",
+      [](const std::vector<std::string> &texts, nb::bytes content) {
+        keepFinding(texts, llvm::StringRef(content.c_str(), content.size()));
+      },
+      nb::arg("texts"), nb::arg("content"));
   m.def("sample_axes", &sampleAxes, nb::arg("plan"));
   m.def("schedule_problem", &scheduleProblem, nb::arg("name"));
   m.def("learning_rate", &learningRate, nb::arg("kind"), nb::arg("rate"),

@@ -20,6 +20,7 @@ from ..runtime.step import log
 from . import options as table
 from .batch import first_part
 from .compare import compare_with_eager
+from .kept_traces import kept_trace
 from .settings import Settings
 from .trainable import (Known, asked_precision, check_statistics, check_trained,
                         coupled_samples, other_types)
@@ -113,8 +114,16 @@ class Builder:
             # The remarks have been given for the batch of the first shape.
             if self.warned:
                 warnings.simplefilter("ignore")
-            traced = trace(self.model, self.arrange(inputs), loss_fn=self.loss_fn, groups=groups,
-                           policy=self.settings.policy)
+            arranged, policy = self.arrange(inputs), self.settings.policy
+
+            def traced_again() -> TracedModel:
+                with TRACING, in_modes(self.modes):
+                    return trace(self.model, arranged, loss_fn=self.loss_fn, groups=groups,
+                                 policy=policy)
+
+            # A policy notes which of its patterns matched.
+            traced = traced_again() if policy.patterned else kept_trace(
+                self.model, arranged, self.loss_fn, [groups], traced_again)
         self.known = Known(self.model)
         return traced
 

@@ -34,7 +34,7 @@ def key(model: torch.nn.Module, loss_fn: Any, traced: TracedModel, options: Mapp
     as in a notebook."""
     if not all(map(_in_file, _code(model, loss_fn))):
         return None
-    files = _files()
+    files = loaded_files()
     if files is None:
         return None
     facts = [sys.version, torch.__version__, torch.version.git_version,
@@ -77,7 +77,12 @@ def _in_file(value: Any) -> bool:
     return name is None or os.path.isfile(name)
 
 
-def _files() -> str | None:
+def installed_folders() -> tuple[str, ...]:
+    """Folders of installed packages, each with a separator at its end."""
+    return _INSTALLED
+
+
+def loaded_files() -> str | None:
     """The hash of all Python files that are loaded: of installed ones, their sizes and times,
     of others, what is in them. None if the program itself is no file."""
     state = hashlib.sha256()
@@ -88,15 +93,21 @@ def _files() -> str | None:
              # Names without a folder are no files: torch.ops has one.
              and (os.path.isabs(file) or os.path.exists(file))}
     for path in sorted(paths):
-        try:
-            facts = os.stat(path)
-            state.update(f"{path}\0{facts.st_size}\0".encode())
-            # A binary module is the build of it.
-            if path.startswith(_INSTALLED) or not path.endswith(".py"):
-                state.update(f"{facts.st_mtime_ns}\0".encode())
-            else:
-                with open(path, "rb") as file:
-                    state.update(hashlib.sha256(file.read()).digest())
-        except OSError:
+        fact = file_fact(path)
+        if fact is None:
             return None
+        state.update(f"{path}\0{fact}\0".encode())
     return state.hexdigest()
+
+
+def file_fact(path: str) -> str | None:
+    """What identifies the content of a Python file; None if it cannot be read."""
+    try:
+        facts = os.stat(path)
+        # A binary module is the build of it.
+        if path.startswith(_INSTALLED) or not path.endswith(".py"):
+            return f"{facts.st_size} {facts.st_mtime_ns}"
+        with open(path, "rb") as file:
+            return f"{facts.st_size} {hashlib.sha256(file.read()).hexdigest()}"
+    except OSError:
+        return None

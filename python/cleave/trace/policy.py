@@ -25,6 +25,11 @@ class PrecisionPolicy:
             except ValueError as error:
                 raise ValueError(f"precision_policy: {error}") from None
 
+    @property
+    def patterned(self) -> bool:
+        """Whether there are patterns."""
+        return self._patterns is not None
+
     @classmethod
     def of(cls, value: Any) -> PrecisionPolicy:
         """Returns the policy that the user specifies. Raises TypeError or ValueError."""
