@@ -16,6 +16,7 @@
 #include "cleave/Dialect/Spmd/Transforms/Compression.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/RaiseModel.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
@@ -91,8 +92,9 @@ static int64_t placedMicroBatches(const PhaseOptions &options) {
   return pipelineShape(options).asynchronous ? 1 : options.microBatches;
 }
 
-/// What the front end wrote.
+/// What the front end wrote, by whole ops.
 static void addModel(OpPassManager &passes) {
+  addRaise(passes);
   passes.addPass(graph::createVerifyModel());
 }
 

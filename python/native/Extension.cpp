@@ -15,6 +15,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PhaseTimes.h"
+#include "cleave/Pipelines/RaiseModel.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/GenerateCode.h"
@@ -369,6 +370,21 @@ contractionWeights(const std::string &text) {
   return result;
 }
 
+/// The ops of a module as the phase `model` has them: the line of each one's
+/// location, and its name.
+std::vector<std::pair<unsigned, std::string>>
+raisedOpsOf(const std::string &text) {
+  mlir::DialectRegistry registry;
+  registerAllDialects(registry);
+  mlir::MLIRContext context(registry);
+  mlir::ScopedDiagnosticHandler handler(
+      &context, [](mlir::Diagnostic &) { return mlir::success(); });
+  auto module = mlir::parseSourceString<mlir::ModuleOp>(text, &context);
+  if (!module)
+    throw CompileFailure("the module cannot be read");
+  return raisedOps(*module);
+}
+
 /// The rate of a step by a schedule of the runtime.
 double learningRate(const std::string &kind, double rate, double warmup,
                     int64_t steps, double minimum, double cycles, bool goesOn,
@@ -488,6 +504,7 @@ NB_MODULE(_cleave, m) {
       },
       nb::arg("entries"));
   m.def("contraction_weights", &contractionWeights, nb::arg("text"));
+  m.def("raised_ops", &raisedOpsOf, nb::arg("text"));
   m.def(
       "compile",
       [](const std::string &text, const std::string &options) {

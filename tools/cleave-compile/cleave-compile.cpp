@@ -14,6 +14,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PhaseTimes.h"
+#include "cleave/Pipelines/RaiseModel.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/Fit.h"
@@ -217,6 +218,9 @@ static int annotateModel(ModuleOp module, const Flags &flags,
           excludeFromDecay(module, flags.noDecay, options.parameters))
     return fail("--no-decay: " + llvm::toString(std::move(e)));
   if (!flags.precisionPolicy.empty()) {
+    // It names whole ops.
+    if (failed(raiseModel(module)))
+      return 1;
     auto policy = graph::PrecisionPatterns::read(flags.precisionPolicy);
     if (!policy)
       return fail("--precision-policy: " + llvm::toString(policy.takeError()));

@@ -81,29 +81,6 @@ def pairs(value: Value, *names: str) -> Iterator[tuple[Value, Value]]:
             yield b, a
 
 
-def without_units(value: Value) -> Value:
-    """Returns `value` without broadcasts, and without reshapes that only insert or remove
-    dimensions of size 1."""
-    while value.is_op("reshape", "broadcast"):
-        inner = value.op.operands[0]
-        if value.op.name == "reshape" and _no_units(inner) != _no_units(value):
-            break
-        value = inner
-    return value
-
-
-def _no_units(value: Value) -> list[int]:
-    return [d for d in value.shape if d != 1]
-
-
-def vector(value: Value, size: int) -> Value | None:
-    """Returns the vector [size] that `value` is along its last dimension, or None."""
-    if value.type.elements != size or (value.type.rank and value.shape[-1] != size):
-        return None
-    value = without_units(value)
-    return value if value.shape == (size,) else None
-
-
 def scaled_by(value: Value) -> tuple[Value, float]:
     """Returns (x, f) with value = f * x, where f is a number (1 if `value` is not scaled)."""
     factor = 1.0

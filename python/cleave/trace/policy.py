@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from .ir import Function, Op
+from .printer import Printer
 
 
 class PrecisionPolicy:
     """Patterns of module paths or names of ops, each with "f32" or "16bit". The last matching
     pattern applies to an op. A pattern that matches a module applies to all ops in it. The
-    compiler matches them (Graph/Transforms/PrecisionPatterns.h), as those of a module in a file."""
+    compiler matches them (Graph/Transforms/PrecisionPatterns.h), as those of a module in a file.
+    Ops are those of the phase `model`: one that the compiler composes of smaller ops takes the
+    precision of the last of these."""
 
     def __init__(self, entries: Sequence[tuple[str, str]] = ()):
         self._patterns = None
@@ -46,8 +50,8 @@ class PrecisionPolicy:
         """Sets the precision of the ops of a function."""
         if self._patterns is None:
             return
-        for op in function.ops:
-            if precision := self._patterns.match(_names_of(op)):
+        for op, name in _raised(function):
+            if precision := self._patterns.match(_names_of(op, name)):
                 op.origin = dataclasses.replace(op.origin, precision=precision)
 
     def unmatched(self) -> list[str]:
@@ -55,8 +59,22 @@ class PrecisionPolicy:
         return [] if self._patterns is None else self._patterns.unmatched()
 
 
-def _names_of(op: Op) -> list[str]:
+def _raised(function: Function) -> Iterator[tuple[Op, str]]:
+    """Yields the ops of a function that the compiler keeps, and the name that each has after the
+    compiler has replaced the last of several ops by one that they compose."""
+    from .. import _cleave
+
+    numbered = [copy.copy(op) for op in function.ops]
+    for line, op in enumerate(numbered, 1):
+        op.location = "op", line, 1
+    printer = Printer(named=True)
+    printer.add(dataclasses.replace(function, ops=numbered))
+    for line, name in _cleave.raised_ops(printer.text()):
+        yield function.ops[line - 1], name
+
+
+def _names_of(op: Op, name: str) -> list[str]:
     """Returns the names that a pattern may match: that of the op, with its dialect or without, and
     the paths of the modules that contain it."""
     parts = op.origin.module.split(".") if op.origin.module else []
-    return [op.name, f"graph.{op.name}", *(".".join(parts[:i + 1]) for i in range(len(parts)))]
+    return [name, f"graph.{name}", *(".".join(parts[:i + 1]) for i in range(len(parts)))]

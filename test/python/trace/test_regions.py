@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import cleave
 from cleave.trace import PrecisionPolicy, TraceError, trace
 from cleave.trace.repeat import TRACED, Repeated
+from trace_support import model_phase
 
 X, Y = torch.randn(4, 8), torch.randint(0, 8, (4,))
 
@@ -140,6 +141,23 @@ def test_a_policy_names_modules_and_ops():
     mlir = traced(run, policy=policy).mlir
     assert precise(mlir, "linear") == ["f32", "16bit"] and precise(mlir, "softmax") == ["f32"]
     assert policy.unmatched() == []
+
+
+def test_a_policy_names_ops_that_the_compiler_raises():
+    """An op is what it is in the phase `model`; the smaller ops of a norm are none."""
+    def run(self, x):
+        x = self.first(x)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.last.weight[0]
+        return self.last(x)
+
+    policy = PrecisionPolicy([("mul", "16bit"), ("rms_norm", "f32"), ("rsqrt", "16bit")])
+    mlir = model_phase(traced(run, policy=policy).mlir)
+    assert precise(mlir, "rms_norm") == ["f32"] and precise(mlir, "linear") == [None, None]
+    assert policy.unmatched() == ["rsqrt"]
+    for pattern in ("*", "graph.rms_norm"):
+        policy = PrecisionPolicy([(pattern, "16bit")])
+        mlir = model_phase(traced(run, policy=policy).mlir)
+        assert precise(mlir, "rms_norm") == ["16bit"] and policy.unmatched() == []
 
 
 def test_a_pattern_of_a_module_is_of_all_in_it():

@@ -82,6 +82,19 @@ def test_norms_in_many_spellings():
     assert count(traced.mlir, "rsqrt") == 0
 
 
+def test_numbers_of_rows_that_scale_columns_are_no_norm():
+    class Columns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(H, H)
+
+        def forward(self, x):
+            x = self.linear(x)
+            return x * torch.rsqrt(x.pow(2).mean(-1) + 1e-6)
+    traced = check(Columns(), dict(x=torch.randn(H, H), target=torch.randn(H, H)), F.mse_loss)
+    assert count(traced.mlir, "rms_norm") == 0
+
+
 # Activations --------------------------------------------------------------------------
 
 

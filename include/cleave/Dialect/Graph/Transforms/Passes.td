@@ -532,6 +532,33 @@ def VerifyStep : Pass<"graph-verify-step", "::mlir::ModuleOp"> {
   }];
 }
 
+def RaiseNorms : Pass<"graph-raise-norms", "::mlir::ModuleOp"> {
+  let summary = "Recognises norms over the last dimension that are composed of smaller ops";
+  let description = [{
+    `x * rsqrt(mean(x^2) + epsilon)`, and the same by a division, become
+    `graph.rms_norm`, or `graph.layer_norm` of y if x is `y - mean(y)`. A
+    product with a vector along the last dimension becomes the weight of a norm,
+    and a sum the bias of a layer norm. A norm has the location and the chosen
+    precision of the op that it replaces. Its epsilon is the shortest decimal
+    that rounds to the constant. A `graph.stop_gradient` of the mean in the
+    variance has no effect, since a variance has no gradient through its mean;
+    one of the mean that is subtracted remains.
+    ```mlir
+    %0 = graph.mul %x, %x : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+    %1 = graph.reduce sum %0 {dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xf32>
+    %2 = graph.reshape %1 : (tensor<4xf32>) -> tensor<4x1xf32>
+    %3 = graph.div %2, %eight : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
+    %4 = graph.add %3, %epsilon : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
+    %5 = graph.rsqrt %4 : (tensor<4x1xf32>) -> tensor<4x1xf32>
+    %6 = graph.mul %x, %5 : (tensor<4x8xf32>, tensor<4x1xf32>) -> tensor<4x8xf32>
+    %7 = graph.mul %6, %w : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
+    // becomes
+    %7:2 = graph.rms_norm %x weight %w {epsilon = 1.000000e-06 : f64}
+        : (tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
+    ```
+  }];
+}
+
 def UnfuseAttention : Pass<"graph-unfuse-attention", "::mlir::ModuleOp"> {
   let summary = "Computes attention by products and a softmax";
   let description = [{

@@ -1,0 +1,36 @@
+//===- RaiseModel.cpp - Ops that a model composes of smaller ones ---------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Pipelines/RaiseModel.h"
+#include "cleave/Dialect/Graph/Transforms/Passes.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassManager.h"
+
+using namespace mlir;
+using namespace cleave;
+
+void cleave::addRaise(OpPassManager &passes) {
+  passes.addPass(graph::createRaiseNorms());
+}
+
+LogicalResult cleave::raiseModel(ModuleOp module) {
+  PassManager passes(module.getContext());
+  addRaise(passes);
+  return passes.run(module);
+}
+
+std::vector<std::pair<unsigned, std::string>>
+cleave::raisedOps(ModuleOp module) {
+  std::vector<std::pair<unsigned, std::string>> ops;
+  if (failed(raiseModel(module)))
+    return ops;
+  for (auto function : module.getOps<func::FuncOp>())
+    for (Operation &op : function.getOps())
+      if (auto place = op.getLoc()->findInstanceOf<FileLineColLoc>())
+        ops.emplace_back(place.getLine(), op.getName().stripDialect().str());
+  return ops;
+}

@@ -1,0 +1,150 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Ops that are raised from smaller ones compute the same, and have the same gradients."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from cleave.testing.tools import interpret, optimize
+from proofs import ALL
+
+COUNT = 300 if ALL else 8
+
+
+class Text:
+    """The body of a function, op by op."""
+
+    def __init__(self, dtype):
+        self.dtype, self.lines, self.arguments, self.types = dtype, [], [], {}
+
+    def type(self, shape):
+        return "tensor<" + "".join(f"{d}x" for d in shape) + self.dtype + ">"
+
+    def argument(self, name, shape, role):
+        self.types["%" + name] = tuple(shape)
+        self.arguments.append(
+            f'%{name}: {self.type(shape)} {{graph.name = "{name}", graph.role = "{role}"}}')
+        return "%" + name
+
+    def op(self, name, *operands, shape, attrs="", head=""):
+        result = f"%{len(self.lines)}"
+        self.types[result] = tuple(shape)
+        types = ", ".join(self.type(self.types[v]) for v in operands)
+        self.lines.append(f"{result} = graph.{name} {head}{', '.join(operands)}{attrs} : "
+                          f"({types}) -> {self.type(shape)}")
+        return result
+
+    def number(self, value, shape=()):
+        result = f"%{len(self.lines)}"
+        self.types[result] = tuple(shape)
+        self.lines.append(f"{result} = graph.constant dense<{value:.17e}> : {self.type(shape)}")
+        return result
+
+    def same(self, name, *operands):
+        """An element-wise op."""
+        shape = np.broadcast_shapes(*(self.types[v] for v in operands))
+        return self.op(name, *operands, shape=shape)
+
+    def product(self, draw, a, b):
+        return self.same("mul", *draw.sample([a, b], 2))
+
+    def sum(self, x, dims):
+        shape = [n for d, n in enumerate(self.types[x]) if d not in dims]
+        listed = ", ".join(map(str, dims))
+        return self.op("reduce", x, shape=shape, head="sum ", attrs=f" {{dims = array<i64: {listed}>}}")
+
+    def module(self, y):
+        """The function whose loss is a weighted sum of the elements of `y`."""
+        shape = self.types[y]
+        y = self.same("mul", y, self.argument("c", shape, "input"))
+        loss = self.sum(y, range(len(shape)))
+        body = "\n  ".join(self.lines)
+        return (f'func.func @loss({", ".join(self.arguments)}) -> ({self.type(())} '
+                f'{{graph.name = "loss"}}) {{\n  {body}\n  return {loss} : {self.type(())}\n}}\n')
+
+
+def mean(t, draw, x, kept=True):
+    """The mean over the last dimension, which is kept."""
+    shape = t.types[x]
+    total = t.sum(x, [len(shape) - 1])
+    early = draw.random() < 0.5
+    if kept and early:
+        total = t.op("reshape", total, shape=(*shape[:-1], 1))
+    total = (t.product(draw, total, t.number(1 / shape[-1])) if draw.random() < 0.5
+             and t.dtype in ("f64", "f32") else t.same("div", total, t.number(shape[-1])))
+    if kept and not early:
+        total = t.op("reshape", total, shape=(*shape[:-1], 1))
+    return total
+
+
+def norm(draw, dtype="f64"):
+    """A norm in one of many spellings: its text, and the ops that it is raised to."""
+    t = Text(dtype)
+    shape = [draw.choice([1, 2, 3, 3, 5]) for _ in range(draw.randint(0, 3))] + [draw.choice([1, 3, 4])]
+    size = shape[-1]
+    x = t.argument("x", shape, "parameter")
+    centred = draw.random() < 0.5
+    detached = False
+    y = x
+    if centred:
+        m = mean(t, draw, x)
+        if detached := draw.random() < 0.2:
+            m = t.same("stop_gradient", m)
+        if draw.random() < 0.3:
+            m = t.op("broadcast", m, shape=shape)
+        y = t.same("sub", x, m)
+    squared = y
+    if centred and draw.random() < 0.5:
+        squared = t.same("sub", x, t.same("stop_gradient", mean(t, draw, x)))
+    shifted = t.same("add", *draw.sample([mean(t, draw, t.same("mul", squared, squared)),
+                                          t.number(0.125)], 2))
+    form = draw.randrange(3)
+    if form == 0:
+        y = t.product(draw, y, t.same("rsqrt", shifted))
+    elif form == 1:
+        y = t.same("div", y, t.same("sqrt", shifted))
+    else:
+        y = t.product(draw, y, t.same("div", t.number(1), t.same("sqrt", shifted)))
+    layer = centred and not detached
+    for name, op in (("w", "mul"), ("b", "add")):
+        if draw.random() < 0.6 and (layer or name == "w"):
+            vector = t.argument(name, [size], "parameter")
+            if draw.random() < 0.4:
+                vector = t.op("reshape", vector, shape=(*[1] * (len(shape) - 1), size))
+            y = t.same(op, *draw.sample([y, vector], 2))
+    return t.module(y), "layer_norm" if layer else "rms_norm"
+
+
+def values_of(text, seed):
+    """Random values of the arguments of a module."""
+    rng = np.random.default_rng(seed)
+    found = re.findall(r'%(\w+): tensor<((?:\d+x)*)\w+> \{graph\.name', text)
+    return {name: rng.standard_normal([int(d) for d in shape.split("x") if d]) for name, shape in found}
+
+
+def check_raised(text, seed, passes):
+    """Compares loss and gradients before and after passes; returns the raised module."""
+    raised = optimize(text, *passes)
+    values = values_of(text, seed)
+    results = [interpret(optimize(module, "--graph-differentiate"), values, entry="train")
+               for module in (text, raised)]
+    # The reciprocal of a size is rounded to the type.
+    rtol = 1e-6 if "xf32>" in text else 1e-9
+    for before, after in zip(*results):
+        assert before.keys() == after.keys() and len(before) > 0
+        for name in before:
+            np.testing.assert_allclose(after[name], before[name], rtol=rtol, atol=rtol, err_msg=name)
+    return raised
+
+
+@pytest.mark.parametrize("case", range(COUNT))
+def test_a_norm(case):
+    draw = random.Random(case)
+    text, op = norm(draw, draw.choice(["f64", "f32", "bf16", "f16"]))
+    raised = check_raised(text, case, ["--graph-raise-norms"])
+    # A norm of rows of one element, or a mean of one, may be another one too.
+    assert raised.count(f"graph.{op} ") == 1 or "x1x" in text or "<1x" in text
+    assert "graph.rsqrt" not in raised or "x1x" in text or "<1x" in text
