@@ -16,8 +16,8 @@ Each option by its name in Python and its flag of `cleave-compile`. The table is
 (`lib/Pipelines/Options/`): every entrance accepts and refuses by it, for the same reason, and this page is written from
 it (`scripts/write_options.py`). Sizes take a unit, as `80GB` (10^9 bytes each) or `24GiB` (2^30); without one they are
 bytes, but MiB where the flag says so. In Python options are fields of groups, as `cleave.Precision`, which are arguments
-of `cleave.compile`; `schedule` has what `schedule_file` has, a `LossScale` what begins with `loss_scale_`; `cpu` and
-`vector_bits` are of the tools alone. Settings of update rules are in [Optimizers](Optimizers.md); flags of the tools
+of `cleave.compile`; `schedule` has what `schedule_file` has, a `LossScale` what begins with `loss_scale_`; `check_cost`, `cpu`
+and `vector_bits` are of the tools alone. Settings of update rules are in [Optimizers](Optimizers.md); flags of the tools
 themselves are listed by `--help`. Names of earlier versions are accepted with a warning until the next one.
 """
 

@@ -9,6 +9,7 @@
 #include "cleave/Pipelines/DumpPhases.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Planning/ChooseRecompute.h"
+#include "cleave/Planning/CostForms.h"
 #include "cleave/Planning/PredictStep.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/Support/MathExtras.h"
@@ -64,6 +65,9 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
     return failure();
   if (after)
     after(Phase::Model, module);
+  closedforms::ModelSizes sizes;
+  if (decisions)
+    sizes = findSizes(module);
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
     if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
@@ -90,6 +94,12 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
       return failure();
     if (after)
       after(phase, module);
+    if (decisions && phase == Phase::Scheduled) {
+      decisions->operations = findOperations(module);
+      decisions->step = findStepOptions(own, own.phases.recompute, sizes);
+      if (decisions->operations > 0)
+        decisions->form = closedforms::findForm(sizes, decisions->step);
+    }
   }
   return success();
 }
@@ -104,6 +114,9 @@ ProgramFacts cleave::describeProgram(ModuleOp module,
   if (!options.predict.empty() && !planned.positions.empty())
     facts.prediction =
         predictStep(module, planned.positions.front(), options.predict);
+  if (decisions.form)
+    facts.cost = findCost(module, *decisions.form, decisions.step,
+                          decisions.operations, planned.memory);
   facts.target = options.target;
   facts.checkFinite = options.phases.checkFinite;
   facts.microBatches = options.phases.microBatches;

@@ -11,10 +11,10 @@
 #include "cleave/Dialect/Spmd/IR/Cause.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Machines/CollectiveCost.h"
+#include "cleave/Reports/CommunicationFacts.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
 #include <numeric>
-#include <tuple>
 
 using namespace mlir;
 using namespace cleave;
@@ -47,22 +47,21 @@ static std::string axesOf(CollectiveOp op) {
   return text;
 }
 
-namespace {
-struct Sent {
-  int64_t count = 0;
-  double elements = 0, bytes = 0;
+using Sent = CommunicationFacts::Sent;
 
-  void add(int64_t times, double each, double size) {
-    count += times;
-    elements += static_cast<double>(times) * each;
-    bytes += static_cast<double>(times) * each * size;
-  }
-  json::Object describe() const {
-    return json::Object{
-        {"count", count}, {"elements", elements}, {"bytes", bytes}};
-  }
-};
-} // namespace
+static json::Object describe(const Sent &sent) {
+  return json::Object{{"count", sent.count},
+                      {"elements", sent.elements},
+                      {"bytes", sent.bytes}};
+}
+
+/// The names of the axes, of a part of one with its size.
+static std::vector<std::string> namesOf(CollectiveOp op) {
+  std::vector<std::string> names;
+  for (const spmd::AxisRef &axis : cast<spmd::AxesAttr>(op.getAxes()).getAxes())
+    names.push_back(axis.isWhole() ? axis.name.str() : axis.str());
+  return names;
+}
 
 /// Whether a flag decides if the part runs.
 static bool isOptional(func::FuncOp part) {
@@ -72,12 +71,24 @@ static bool isOptional(func::FuncOp part) {
   return false;
 }
 
-static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
-  // By kind, axes, line and cause.
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, Sent>
-      places;
-  std::map<std::pair<std::string, std::string>, Sent> totals;
-  Sent all, again;
+static CommunicationFacts find(ProgramOp program, const SymbolTable &symbols) {
+  CommunicationFacts facts;
+  facts.entry = program.getEntryName().str();
+  if (program.getPosition())
+    facts.position = program.getPipelinePosition();
+  auto add = [&](Operation *op, std::string kind, std::string axes,
+                 std::vector<std::string> names, std::string cause,
+                 int64_t times, double elements, double size) {
+    CommunicationFacts::Place &place =
+        facts.places[{kind, axes, sourceLine(op->getLoc()), std::move(cause)}];
+    if (!place.location) {
+      place.location = op->getLoc();
+      place.axes = std::move(names);
+    }
+    place.add(times, elements, size);
+    facts.totals[{kind, axes}].add(times, elements, size);
+    facts.all.add(times, elements, size);
+  };
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
     auto part = symbols.lookup<func::FuncOp>(run.getCallee());
@@ -86,51 +97,54 @@ static json::Object describe(ProgramOp program, const SymbolTable &symbols) {
     // The repeated update runs only if the first one was wrong.
     if (isOptional(part)) {
       for (auto op : part.front().getOps<CollectiveOp>())
-        again.add(times, elementsSent(op),
-                  elementBytes(op.getInput().getType().getElementType()));
+        facts.again.add(times, elementsSent(op),
+                        elementBytes(op.getInput().getType().getElementType()));
       continue;
     }
     for (auto op : part.front().getOps<SendOp>()) {
       RankedTensorType type = op.getInput().getType();
-      double elements = static_cast<double>(type.getNumElements()),
-             size = elementBytes(type.getElementType());
-      std::string axes = spmd::AxisRef{spmd::kPipelineAxis}.str();
-      places[{"send", axes, sourceLine(op.getLoc()),
-              "position " + std::to_string(op.getTo()) + " reads it"}]
-          .add(times, elements, size);
-      totals[{"send", axes}].add(times, elements, size);
-      all.add(times, elements, size);
+      add(op, "send", spmd::AxisRef{spmd::kPipelineAxis}.str(),
+          {spmd::kPipelineAxis.str()},
+          "position " + std::to_string(op.getTo()) + " reads it", times,
+          static_cast<double>(type.getNumElements()),
+          elementBytes(type.getElementType()));
     }
-    for (auto op : part.front().getOps<CollectiveOp>()) {
-      double elements = elementsSent(op);
-      double size = elementBytes(op.getInput().getType().getElementType());
-      std::string kind = stringifyCollectiveKind(op.getKind()).str();
-      std::string axes = axesOf(op);
-      places[{kind, axes, sourceLine(op.getLoc()),
-              spmd::causeOf(op.getLoc()).str()}]
-          .add(times, elements, size);
-      totals[{kind, axes}].add(times, elements, size);
-      all.add(times, elements, size);
-    }
+    for (auto op : part.front().getOps<CollectiveOp>())
+      add(op, stringifyCollectiveKind(op.getKind()).str(), axesOf(op),
+          namesOf(op), spmd::causeOf(op.getLoc()).str(), times,
+          elementsSent(op),
+          elementBytes(op.getInput().getType().getElementType()));
   }
+  return facts;
+}
+
+std::vector<CommunicationFacts> cleave::findCommunication(ModuleOp module) {
+  std::vector<CommunicationFacts> all;
+  SymbolTable symbols(module);
+  for (auto program : module.getOps<ProgramOp>())
+    all.push_back(find(program, symbols));
+  return all;
+}
+
+static json::Object describe(const CommunicationFacts &facts) {
   json::Array collectives, sums;
-  for (auto &[key, sent] : places) {
-    json::Object entry = sent.describe();
+  for (const auto &[key, sent] : facts.places) {
+    json::Object entry = describe(sent);
     entry["kind"] = std::get<0>(key);
     entry["axes"] = std::get<1>(key);
     entry["line"] = std::get<2>(key);
     entry["cause"] = std::get<3>(key);
     collectives.push_back(std::move(entry));
   }
-  for (auto &[key, sent] : totals) {
-    json::Object entry = sent.describe();
+  for (const auto &[key, sent] : facts.totals) {
+    json::Object entry = describe(sent);
     entry["kind"] = key.first;
     entry["axes"] = key.second;
     sums.push_back(std::move(entry));
   }
-  json::Object result = all.describe();
-  if (again.count)
-    result["updated_again"] = again.describe();
+  json::Object result = describe(facts.all);
+  if (facts.again.count)
+    result["updated_again"] = describe(facts.again);
   result["collectives"] = std::move(collectives);
   result["totals"] = std::move(sums);
   return result;
@@ -140,15 +154,13 @@ json::Value cleave::communicationReport(ModuleOp module) {
   // The entry is that of the pipeline position that sends most.
   json::Object entries;
   std::map<std::string, json::Array> positions;
-  SymbolTable symbols(module);
-  for (auto program : module.getOps<ProgramOp>()) {
-    StringRef name = program.getEntryName();
-    json::Object own = describe(program, symbols);
-    if (program.getPosition())
-      positions[name.str()].push_back(json::Object(own));
-    const json::Object *known = entries.getObject(name);
+  for (const CommunicationFacts &facts : findCommunication(module)) {
+    json::Object own = describe(facts);
+    if (facts.position)
+      positions[facts.entry].push_back(json::Object(own));
+    const json::Object *known = entries.getObject(facts.entry);
     if (!known || known->getNumber("bytes") < own.getNumber("bytes"))
-      entries[name] = std::move(own);
+      entries[facts.entry] = std::move(own);
   }
   for (auto &[name, all] : positions)
     (*entries.getObject(name))["positions"] = std::move(all);

@@ -289,6 +289,7 @@ std::optional<Detail> cleave::parseDetail(StringRef name) {
       .Case("layers", Detail::Layers)
       .Case("full", Detail::Full)
       .Case("memory", Detail::Memory)
+      .Case("cost", Detail::Cost)
       .Default(std::nullopt);
 }
 
@@ -299,6 +300,8 @@ std::vector<std::string> cleave::explainReport(const Report &whole,
     return summarizeReport(report);
   if (detail == Detail::Memory)
     return explainMemory(report);
+  if (detail == Detail::Cost)
+    return explainCost(report);
   std::vector<std::string> lines;
   for (const json::Value &line :
        Explainer(report, detail == Detail::Layers).explain())

@@ -55,6 +55,8 @@ Report cleave::programReport(mlir::ModuleOp module, const ProgramFacts &facts,
       {"target", facts.target},
       {"check_finite", facts.checkFinite},
       {"micro_batches", facts.microBatches}};
+  if (facts.cost)
+    report["cost"] = describeCost(*facts.cost);
   if (facts.prediction)
     report["prediction"] = describePrediction(*facts.prediction);
   const json::Value *scheduled = factsOf(schedule).get("schedule");

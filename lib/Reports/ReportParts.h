@@ -90,6 +90,20 @@ llvm::json::Value placementReport(mlir::ModuleOp module);
 /// ```
 llvm::json::Object describePrediction(const machines::Prediction &prediction);
 
+/// Returns a plan's cost beside its closed form, for the key `cost`, whose
+/// excesses are sentences; with `missing` alone if there is no form:
+/// ```
+/// {"missing": null,
+///  "sent": [{"kind", "axes", "terms": "gradients", "count": n, "exceeds": b,
+///    "elements": {"form": x, "plan": x, "ratio": x | null}, "bytes": {...}},
+///    ...],
+///  "operations": {...}, "parameter_bytes": {...}, "state_bytes": {...},
+///  "excesses": ["...", ...]}
+/// ```
+llvm::json::Object describeCost(const CostFacts &cost);
+/// Returns it as lines of text.
+std::vector<std::string> explainCost(const llvm::json::Object &report);
+
 /// Returns the costs, times, memory and bytes sent of the schedule, for the key
 /// `schedule`; null if the module has no program.
 llvm::FailureOr<llvm::json::Value>

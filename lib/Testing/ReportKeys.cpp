@@ -70,8 +70,8 @@ static void compile(ModuleOp model, const CompileOptions &options,
   }
   ProgramFacts facts = describeProgram(*module, options, decisions, *program);
   Report report = programReport(*module, facts, *schedule);
-  for (Detail detail :
-       {Detail::Summary, Detail::Layers, Detail::Full, Detail::Memory})
+  for (Detail detail : {Detail::Summary, Detail::Layers, Detail::Full,
+                        Detail::Memory, Detail::Cost})
     decided.texts["lines of detail " + std::to_string(int(detail))] =
         joined(explainReport(report, detail));
   if (facts.prediction)

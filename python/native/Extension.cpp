@@ -137,7 +137,8 @@ public:
   std::vector<std::string> explain(const std::string &detail) const {
     auto known = parseDetail(detail);
     if (!known)
-      throw nb::value_error("the detail is summary, layers, full or memory");
+      throw nb::value_error(
+          "the detail is summary, layers, full, memory or cost");
     return explainReport(facts, *known);
   }
 

@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = [
     "Support",
     "Machines",
+    "ClosedForms",
     "Scheduling",
     "Executable/Format",
     "Executable/Files",
@@ -52,7 +53,7 @@ ROOMS = [
 ]
 
 #: What nothing of MLIR may be included by, and what LLVM only in part.
-WITHOUT_MLIR = ("Scheduling", "Machines", "Executable", "Runtime")
+WITHOUT_MLIR = ("Scheduling", "Machines", "ClosedForms", "Executable", "Runtime")
 
 #: Rooms that come before in the list and that a room still does not use.
 FORBIDDEN = {
@@ -461,7 +462,7 @@ def recipe_names():
 
 
 #: Where recipes and axes are declared, offered or drawn.
-RECIPES_ARE_NAMED = ("Dialect/Spmd/Transforms/Recipes", "Dialect/Spmd/IR/Axes.h", "Pipelines/Options/",
+RECIPES_ARE_NAMED = ("Dialect/Spmd/Transforms/Recipes", "Dialect/Spmd/IR/Axes.h", "ClosedForms/", "Pipelines/Options/",
                      "Pipelines/Phases.h", "Testing/")
 
 

@@ -72,7 +72,8 @@ std::string cleave::findMistake(const Flags &flags, CompileOptions options) {
 }
 
 /// Why flags of what is written exclude each other; empty if they do not.
-static std::string checkOutputs(const Flags &flags) {
+static std::string checkOutputs(const Flags &flags,
+                                const CompileOptions &options) {
   bool shown = flags.emit == "llvm" || flags.emit == "cuda" ||
                flags.emit == "schedule" || flags.emit == "memory";
   if (!flags.emit.empty() && !shown && !parsePhase(flags.emit))
@@ -80,7 +81,7 @@ static std::string checkOutputs(const Flags &flags) {
            "cuda, schedule or memory, not '" +
            flags.emit + "'";
   if (flags.explain.getNumOccurrences() && !parseDetail(flags.explain))
-    return "--explain is summary, layers, full or memory, not '" +
+    return "--explain is summary, layers, full, memory or cost, not '" +
            flags.explain + "'";
   if (!flags.emit.empty() && !flags.explain.empty())
     return "--explain is of an artifact: it excludes --emit";
@@ -91,6 +92,11 @@ static std::string checkOutputs(const Flags &flags) {
       flags.measureMachine.empty())
     return "nothing to write: give -o, --emit, --report, --explain, "
            "--plan-only, --fit or --measure-machine";
+  if (options.checkCost &&
+      ((!flags.emit.empty() && flags.emit != "memory") || !flags.fit.empty() ||
+       !flags.measureMachine.empty()))
+    return "--check-cost is of the plan of a step: it excludes --emit, but of "
+           "memory, --fit and --measure-machine";
   if (flags.emit.empty() && flags.output == "-")
     return "an artifact cannot be written to standard output";
   if (!flags.emit.empty() && flags.emit != "schedule" &&
@@ -127,5 +133,5 @@ std::string cleave::checkFlags(const Flags &flags,
   if (!flags.predict.empty() &&
       !llvm::is_contained(predictedDevices(), StringRef(flags.predict)))
     return "--predict is h200, h100 or a100, not '" + flags.predict + "'";
-  return checkOutputs(flags);
+  return checkOutputs(flags, options);
 }

@@ -103,8 +103,9 @@ struct Flags {
       "explain",
       cl::desc(
           "Print what was decided: summary (ten lines), layers (each "
-          "kind of decision, with its sums), full, or memory (the peak of a "
-          "device by kind, when it is, and which tensors are in use)"),
+          "kind of decision, with its sums), full, memory (the peak of a "
+          "device by kind, when it is, and which tensors are in use), or cost "
+          "(what is sent, computed and held, beside its closed form)"),
       cl::value_desc("detail"), cl::cat(general)};
   cl::opt<bool> planOnly{
       "plan-only", cl::cat(general),

@@ -17,6 +17,7 @@
 #include "cleave/Pipelines/RaiseModel.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
+#include "cleave/Planning/CostForms.h"
 #include "cleave/Planning/Fit.h"
 #include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/MeasureMachine.h"
@@ -299,6 +300,8 @@ static int writeProgram(ModuleOp module, const CompileOptions &options,
     return 1;
   time = timePhase(options, "report");
   ProgramFacts facts = describeProgram(module, options, decisions, *planned);
+  if (options.checkCost && facts.cost && failed(checkCost(module, *facts.cost)))
+    return 1;
   Report report = programReport(module, facts, schedule);
   if (flags.emit == "memory")
     return writeFile(destinationOf(flags), [&](raw_ostream &os) {

@@ -71,6 +71,9 @@ struct CompileOptions {
   std::string timePhases = "off";
   /// Where that is measured; null if it is not.
   std::shared_ptr<PhaseTimes> times;
+  /// Whether a plan that is dearer than its closed form is refused (see
+  /// Planning/CostForms.h).
+  bool checkCost = false;
   /// When the module is verified.
   Verify verify = Verify::Phases;
   /// The options of the table that were given, by name.

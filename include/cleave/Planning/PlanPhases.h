@@ -8,6 +8,7 @@
 #ifndef CLEAVE_PLANNING_PLANPHASES_H
 #define CLEAVE_PLANNING_PLANPHASES_H
 
+#include "cleave/ClosedForms/Form.h"
 #include "cleave/Planning/PlanProgram.h"
 #include "cleave/Reports/Reports.h"
 #include <functional>
@@ -18,6 +19,12 @@ namespace cleave {
 struct Decisions {
   /// Where the policy of recomputation was chosen, also if no plan fits.
   std::optional<RecomputeDecision> recompute;
+  /// The closed form of the step, and what it read of the options; none of a
+  /// module that does not train.
+  std::optional<closedforms::Form> form;
+  closedforms::StepOptions step;
+  /// What a rank of each position computes by the plan (`findOperations`).
+  double operations = 0;
 };
 
 /// Takes `module` from the model phase to `last`, one phase after another, and

@@ -15,6 +15,7 @@
 #define CLEAVE_REPORTS_REPORTS_H
 
 #include "cleave/Dialect/Pipe/Transforms/PredictedSchedule.h"
+#include "cleave/Reports/CostFacts.h"
 #include "cleave/Reports/PlanFacts.h"
 #include "cleave/Reports/Report.h"
 #include "cleave/Scheduling/Timeline/Timeline.h"
@@ -53,23 +54,25 @@ struct ProgramFacts {
   runtime::MemoryPlan memory;
   std::optional<RecomputeDecision> recompute;
   std::optional<machines::Prediction> prediction;
+  /// Of a module that trains.
+  std::optional<CostFacts> cost;
   std::string target;
   bool checkFinite = true;
   int64_t microBatches = 1;
 };
 
 /// Returns the report of a program of `module`, which is in the executable
-/// phase: `memory`, `recompute`, `communication`, `placement`, `plan`,
+/// phase: `memory`, `recompute`, `communication`, `cost`, `placement`, `plan`,
 /// `prediction`, `schedule` (of `scheduleReport`) and `decisions`, which
 /// explain all of it in lines of text.
 Report programReport(mlir::ModuleOp module, const ProgramFacts &facts,
                      const Report &schedule);
 
 /// How much of a report is explained: ten lines; all of it, with what differs
-/// in the numbers of layers alone as one line; all of it; or the memory of a
-/// device on a page.
-enum class Detail : uint8_t { Summary, Layers, Full, Memory };
-/// Returns the detail named "summary", "layers", "full" or "memory".
+/// in the numbers of layers alone as one line; all of it; the memory of a
+/// device on a page; or the cost of the plan beside its closed form.
+enum class Detail : uint8_t { Summary, Layers, Full, Memory, Cost };
+/// Returns the detail named "summary", "layers", "full", "memory" or "cost".
 std::optional<Detail> parseDetail(llvm::StringRef name);
 
 /// Explains the report of a program in lines of text.

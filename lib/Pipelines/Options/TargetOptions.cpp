@@ -89,6 +89,11 @@ void cleave::declareTarget(OptionTable &table) {
           "Print to standard error the CPU and wall seconds of each phase of "
           "the compilation, and of each pass with passes, which then run on "
           "one thread; a program is then compiled even if it is in the cache");
+  table.flag("check-cost", &CompileOptions::checkCost)
+      .inPython("")
+      .says("Refuse a plan that sends, computes or holds at rest over 2 % more "
+            "than the closed form of its recipes says, or by a kind of "
+            "collective that the form lacks; --explain=cost shows both");
   table.text("machine", &PhaseOptions::machine)
       .form("rates")
       .drawn({"flops=1e11", "flops=fast"})

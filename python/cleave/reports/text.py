@@ -112,14 +112,15 @@ class Reports(Held):
                 decision. In a pipeline, a line that begins with a position is about
                 one of its ranks, and each position has a line for all that it sends.
                 "memory": a page about the peak of a device: bytes by kind, the command
-                that it is in, and the tensors that are in use then.
+                that it is in, and the tensors that are in use then. "cost": operations,
+                bytes at rest and bytes sent, each beside its closed form.
 
         Raises:
             ValueError: unknown detail.
         """
-        if detail not in ("summary", "layers", "full", "memory"):
-            raise ValueError(f"unknown detail {detail!r}; use 'summary', 'layers', 'full' or "
-                             "'memory'")
+        if detail not in ("summary", "layers", "full", "memory", "cost"):
+            raise ValueError(f"unknown detail {detail!r}; use 'summary', 'layers', 'full', "
+                             "'memory' or 'cost'")
         lines = self._live.compiled.explain(detail)
         remarks = list(self._live.remarks)
         if detail == "summary" and remarks:

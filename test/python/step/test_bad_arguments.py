@@ -153,7 +153,7 @@ RUN_FLAGS = {
 }
 COMPILE_FLAGS = {
     "": "nothing to write", "--bogus": "unknown option '--bogus'",
-    "--explain=much": "--explain is summary, layers, full or memory, not 'much'",
+    "--explain=much": "--explain is summary, layers, full, memory or cost, not 'much'",
     "--explain=full --emit=step": "--explain is of an artifact",
     "--opimizer sgd": "unknown option '--opimizer'; did you mean --optimizer",
     "-o o.so --max-grad-norm=-1": "--max-grad-norm must not be negative",

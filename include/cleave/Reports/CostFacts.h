@@ -1,0 +1,47 @@
+//===- CostFacts.h - A plan beside its closed form --------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_REPORTS_COSTFACTS_H
+#define CLEAVE_REPORTS_COSTFACTS_H
+
+#include "mlir/IR/Location.h"
+#include <string>
+#include <vector>
+
+namespace cleave {
+
+/// What a training step costs by its closed form and in its plan. In a pipeline
+/// it is one rank of each position, together.
+struct CostFacts {
+  struct Pair {
+    double form = 0, plan = 0;
+  };
+  /// What is sent by one kind of collective over some axes.
+  struct Row {
+    std::string kind, axes, terms;
+    int64_t count = 0;
+    Pair elements, bytes;
+    bool exceeds = false;
+  };
+  /// Why the plan is dearer than its form, and where.
+  struct Excess {
+    mlir::LocationAttr location;
+    std::string text;
+  };
+
+  /// Why there is no form; empty if there is one.
+  std::string missing;
+  std::vector<Row> sent;
+  Pair operations, parameterBytes;
+  /// Negative in the form: there is none.
+  Pair stateBytes;
+  std::vector<Excess> excesses;
+};
+
+} // namespace cleave
+
+#endif // CLEAVE_REPORTS_COSTFACTS_H

@@ -1,0 +1,80 @@
+//===- FeatureForms.cpp - Megatron, with and without sequences ------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FormBuilder.h"
+
+using namespace cleave;
+using namespace cleave::closedforms;
+
+/// The loss over a vocabulary that is sharded: the maximum of each row, the sum
+/// of its exponentials and the logit of its label (arXiv 1909.08053, section
+/// 3), in f32.
+static void addLoss(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
+  builder.send(CollectiveKind::AllReduce, axes,
+               3 * builder.sizes.lossRows / builder.tokenRanks(), 4,
+               "three numbers of each row of the loss");
+}
+
+/// Megatron (arXiv 1909.08053, section 3): two all-reduces of b s h in forward
+/// and two in backward of a layer, one of each for every addition to the
+/// residual stream; the rows that are looked up, and the input gradient of the
+/// head.
+static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
+  const ModelSizes &sizes = builder.sizes;
+  const StepOptions &options = builder.options;
+  double tokens = builder.tokenRanks();
+  for (double branch : sizes.branches)
+    builder.send(CollectiveKind::AllReduce, axes, 2 * branch / tokens,
+                 options.sumBytes, "two sums of b s h of each branch");
+  builder.send(CollectiveKind::AllReduce, axes, sizes.headInput / tokens,
+               options.sumBytes, "the input gradient of the head");
+  // All but one rank have zero: no sum is rounded.
+  builder.send(CollectiveKind::AllReduce, axes, sizes.lookedUp / tokens,
+               options.streamBytes, "rows looked up");
+}
+
+/// Megatron with sequences between blocks (arXiv 2205.05198, section 4.2.2):
+/// the input of a branch is gathered and its output scattered; in backward the
+/// gradient of the output is gathered and that of the input scattered; and
+/// since only the shard of an input is saved, it is gathered again: 3 gathers
+/// and 2 scatters. The rows looked up are scattered, and their gradient
+/// gathered; the head's input is gathered, and its gradient scattered.
+/// Gradients of norms, and of biases after a scatter, are summed over ranks.
+static void addSequenceBetween(FormBuilder &builder,
+                               llvm::ArrayRef<Axis> axes) {
+  const ModelSizes &sizes = builder.sizes;
+  const StepOptions &options = builder.options;
+  double tokens = builder.tokenRanks();
+  for (double branch : sizes.branches) {
+    builder.send(CollectiveKind::AllGather, axes, 3 * branch / tokens,
+                 options.activationBytes, "three gathers of each branch");
+    builder.send(CollectiveKind::ReduceScatter, axes, 2 * branch / tokens,
+                 options.sumBytes, "two sums of each branch");
+  }
+  builder.send(CollectiveKind::AllGather, axes,
+               (sizes.lookedUp + sizes.headInput) / tokens,
+               options.activationBytes,
+               "the input of the head, and the gradient of rows looked up");
+  builder.send(CollectiveKind::ReduceScatter, axes, sizes.headInput / tokens,
+               options.sumBytes, "the input gradient of the head");
+  builder.send(CollectiveKind::ReduceScatter, axes, sizes.lookedUp / tokens,
+               options.streamBytes, "rows looked up");
+  for (const Parameter &parameter : sizes.parameters)
+    if (parameter.isVector() && !parameter.hasFeatures)
+      builder.send(CollectiveKind::AllReduce, axes, parameter.elements, 4,
+                   "gradients of norms and of biases after a scatter");
+}
+
+void closedforms::addFeatures(FormBuilder &builder) {
+  for (const Axis &axis : builder.axesOf(Split::Features)) {
+    addLoss(builder, axis);
+    if (axis.recipe == "megatron-sp")
+      addSequenceBetween(builder, axis);
+    else
+      addMegatron(builder, axis);
+  }
+}

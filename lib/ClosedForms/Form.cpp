@@ -1,0 +1,77 @@
+//===- Form.cpp - What a step should cost ---------------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FormBuilder.h"
+#include "cleave/Machines/CollectiveCost.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringRef.h"
+
+using namespace cleave;
+using namespace cleave::closedforms;
+
+void FormBuilder::send(CollectiveKind kind, llvm::ArrayRef<Axis> axes,
+                       double elements, double width, llvm::StringRef term) {
+  int64_t ranks = 1;
+  std::vector<std::string> names;
+  for (const Axis &axis : axes)
+    if (axis.size > 1) {
+      ranks *= axis.size;
+      names.push_back(axis.name);
+    }
+  if (ranks == 1 || elements <= 0)
+    return;
+  Sent &sent = form.sent[{stringifyCollectiveKind(kind).str(), names}];
+  double own = machines::elementsSent(kind, ranks, elements);
+  sent.elements += own;
+  sent.bytes += own * width;
+  if (!llvm::StringRef(sent.terms).contains(term))
+    sent.terms += (sent.terms.empty() ? "" : "; ") + term.str();
+}
+
+std::vector<Axis> FormBuilder::axesOf(Split split) const {
+  std::vector<Axis> found;
+  llvm::copy_if(options.axes, std::back_inserter(found),
+                [&](const Axis &axis) { return axis.split == split; });
+  return found;
+}
+
+bool FormBuilder::hasSequenceBetween() const {
+  return llvm::any_of(options.axes, [](const Axis &axis) {
+    return axis.recipe == "megatron-sp" && axis.size > 1;
+  });
+}
+
+bool closedforms::addRecipe(Axis &axis, const std::string &recipe) {
+  llvm::StringRef name = recipe;
+  if (name.consume_front("zero")) {
+    axis.zero = std::max(axis.zero, name.front() - '0');
+    return true;
+  }
+  if (recipe == "dp")
+    return true;
+  if (!llvm::is_contained(
+          {"megatron", "megatron-sp", "context", "ring", "ulysses"}, name))
+    return false;
+  axis.recipe = recipe;
+  return true;
+}
+
+Form closedforms::findForm(const ModelSizes &sizes,
+                           const StepOptions &options) {
+  Form form;
+  form.missing = !options.unknown.empty() ? options.unknown : sizes.unknown;
+  if (!form.missing.empty())
+    return form;
+  FormBuilder builder(sizes, options, form);
+  addGradients(builder);
+  addFeatures(builder);
+  addSequence(builder);
+  addStages(builder);
+  addOperations(builder);
+  addAtRest(builder);
+  return form;
+}

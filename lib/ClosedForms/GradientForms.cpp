@@ -1,0 +1,71 @@
+//===- GradientForms.cpp - Data parallelism and ZeRO ----------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FormBuilder.h"
+#include "llvm/ADT/STLExtras.h"
+
+using namespace cleave;
+using namespace cleave::closedforms;
+
+/// Gradients are summed once in a step: 2 (N-1)/N P, a ring all-reduce over all
+/// ranks with other tokens (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+/// algorithms for clusters of workstations", section 3).
+///
+/// ZeRO (arXiv 1910.02054, section 7): they are scattered instead, (N-1)/N P,
+/// and updated shards gathered, (N-1)/N P, as 16-bit copies where contractions
+/// read these: 2 P in all, for stages 1 and 2. Stage 2 scatters those of each
+/// micro-batch, and stage 3 also gathers parameters for forward and for
+/// backward of each: 3 P. What backward does not read (biases, tables that
+/// tokens look up) is gathered for forward alone, and so is a head, whose
+/// gradients are computed with its logits.
+void closedforms::addGradients(FormBuilder &builder) {
+  const StepOptions &options = builder.options;
+  std::vector<Axis> zero, rest, all;
+  int stage = 0;
+  for (const Axis &axis : options.axes) {
+    bool tokens = axis.split == Split::Samples || axis.split == Split::Sequence;
+    if (axis.zero) {
+      zero.push_back(axis);
+      stage = std::max(stage, axis.zero);
+    } else if (tokens) {
+      rest.push_back(axis);
+    }
+    if (tokens)
+      all.push_back(axis);
+  }
+  double shards = 1;
+  for (const Axis &axis : zero)
+    shards *= static_cast<double>(axis.size);
+  double times = stage >= 2 ? options.microBatches : 1;
+  double gathers = options.gathersOnce ? 1 : options.microBatches;
+  for (const Parameter &parameter : builder.sizes.parameters) {
+    double own = parameter.elements / builder.shardsOf(parameter);
+    // Each holder of a tied table reduces its own sum.
+    if (parameter.lookedUp && parameter.head && !options.endsMeet)
+      own *= 2;
+    double width = builder.gradientWidthOf(parameter);
+    if (zero.empty()) {
+      builder.send(CollectiveKind::AllReduce, all, own, width, "gradients");
+      continue;
+    }
+    builder.send(CollectiveKind::ReduceScatter, zero, own * times, width,
+                 "gradients, to shards");
+    builder.send(CollectiveKind::AllReduce, rest, own / shards, width,
+                 "shards of gradients");
+    double copies = builder.widthOf(parameter);
+    if (stage < 3) {
+      builder.send(CollectiveKind::AllGather, zero, own, copies,
+                   "updated parameters");
+      continue;
+    }
+    bool again =
+        parameter.readByBackward && !(parameter.head && !parameter.lookedUp);
+    builder.send(CollectiveKind::AllGather, zero,
+                 own * gathers * (again ? 2 : 1), copies,
+                 "parameters, for forward and backward");
+  }
+}

@@ -1,0 +1,79 @@
+//===- SequenceForms.cpp - Context parallelism ----------------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FormBuilder.h"
+
+using namespace cleave;
+using namespace cleave::closedforms;
+
+/// Positions are sharded with the sequence: a rank updates its rows of the
+/// table, and the table and the state of these rows are gathered.
+static void addPositions(FormBuilder &builder, const Axis &axis) {
+  const StepOptions &options = builder.options;
+  double shards = 1;
+  for (const Axis &other : options.axes)
+    if (other.zero)
+      shards *= static_cast<double>(other.size);
+  for (const Parameter &parameter : builder.sizes.parameters)
+    if (parameter.positions)
+      builder.send(CollectiveKind::AllGather, axis,
+                   parameter.elements * (1 + std::max(options.moments, 0.0)) /
+                       shards,
+                   4, "the table of positions, and its state");
+}
+
+/// Queries, keys, values and the output of an attention go from positions to
+/// heads or back, and so do their gradients (DeepSpeed-Ulysses, arXiv
+/// 2309.14509, section 3.2): 4 b s (heads + key heads) d / N elements of a rank
+/// in all-to-alls.
+static double exchanged(const Attention &a) {
+  return 4 * a.batch * a.headSize * (a.heads * a.queries + a.keyHeads * a.keys);
+}
+
+/// Keys and values of other positions, b g d s / N elements each: N - 1 of them
+/// arrive in forward and again in backward, and N - 1 of gradients leave: 6 (N
+/// - 1) chunks (arXiv 2105.13120, section 3.2, with a reduce-scatter in the
+/// place of its all-reduce; Ring attention, arXiv 2310.01889).
+static double chunk(const Attention &a, double ranks) {
+  return a.batch * a.keyHeads * a.headSize * a.keys / ranks;
+}
+
+void closedforms::addSequence(FormBuilder &builder) {
+  const StepOptions &options = builder.options;
+  double samples = options.ranks(Split::Samples),
+         features = options.ranks(Split::Features);
+  for (const Axis &axis : builder.axesOf(Split::Sequence)) {
+    auto ranks = static_cast<double>(axis.size);
+    addPositions(builder, axis);
+    for (const Attention &a : builder.sizes.attentions) {
+      double share = samples * features;
+      if (axis.recipe == "ulysses") {
+        builder.send(CollectiveKind::AllToAll, axis,
+                     exchanged(a) / (share * ranks), options.activationBytes,
+                     "queries, keys, values and outputs, and gradients");
+        continue;
+      }
+      double keys = ranks * chunk(a, ranks) / share;
+      if (axis.recipe == "context") {
+        builder.send(CollectiveKind::AllGather, axis, 4 * keys,
+                     options.activationBytes,
+                     "keys and values, for forward and backward");
+        builder.send(CollectiveKind::ReduceScatter, axis, 2 * keys,
+                     options.sumBytes, "gradients of keys and values");
+        continue;
+      }
+      double steps = (ranks - 1) * chunk(a, ranks) / share;
+      builder.send(CollectiveKind::Permute, axis, 4 * steps,
+                   options.activationBytes, "keys and values around a ring");
+      builder.send(CollectiveKind::Permute, axis, 2 * steps, options.sumBytes,
+                   "gradients of keys and values around a ring");
+    }
+  }
+  for (const Axis &axis : builder.axesOf(Split::Features))
+    if (axis.recipe == "megatron-sp")
+      addPositions(builder, axis);
+}
