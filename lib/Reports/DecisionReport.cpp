@@ -19,14 +19,18 @@ using namespace cleave;
 using llvm::StringRef;
 namespace json = llvm::json;
 
+/// The lines that a page has.
+static constexpr size_t kPage = 60;
+
 namespace {
 
 /// Writes a line for each fact of a report. In a pipeline, each line begins
 /// with its position.
 class Explainer {
 public:
-  /// With `fold`, what differs in the numbers of layers alone is one line.
-  explicit Explainer(const json::Object &report, bool fold);
+  /// With `fold`, what differs in the numbers of layers alone is one line. With
+  /// `brief`, the kinds of collectives are those of the first entry alone.
+  Explainer(const json::Object &report, bool fold, bool brief);
   json::Array explain();
 
 private:
@@ -34,7 +38,7 @@ private:
   void explainUpdates(const json::Object &entry, StringRef prefix);
   static Texts explainMemory(const json::Object &entry);
   void explainRecomputation(const json::Object &entry, StringRef prefix);
-  Texts explainCommunication(const json::Object &sent) const;
+  Texts explainCommunication(const json::Object &sent, bool kinds) const;
   void explainSaving(StringRef name);
   /// Adds the texts of each entry at each position. With `fold`, a text that
   /// several positions have is one line.
@@ -49,7 +53,7 @@ private:
   const json::Object *sentAt(size_t position, StringRef name) const;
 
   const json::Object &report;
-  bool fold;
+  bool fold, brief;
   /// The memory plan of each position; one without a pipeline.
   std::vector<const json::Object *> positions;
   /// The names of the entries; the one that trains comes first.
@@ -59,8 +63,8 @@ private:
 
 } // namespace
 
-Explainer::Explainer(const json::Object &report, bool fold)
-    : report(report), fold(fold) {
+Explainer::Explainer(const json::Object &report, bool fold, bool brief)
+    : report(report), fold(fold), brief(brief) {
   const json::Object &plan = *report.getObject("plan");
   if (const json::Array *several = plan.getArray("positions"))
     for (const json::Value &position : *several)
@@ -155,9 +159,9 @@ void Explainer::explainSaving(StringRef name) {
 }
 
 /// Explains the bytes that a device sends in one run of an entry, by
-/// collective.
-Explainer::Texts
-Explainer::explainCommunication(const json::Object &sent) const {
+/// collective where `kinds`.
+Explainer::Texts Explainer::explainCommunication(const json::Object &sent,
+                                                 bool kinds) const {
   int64_t count = sent.getInteger("count").value_or(0);
   if (count == 0)
     return {};
@@ -167,6 +171,8 @@ Explainer::explainCommunication(const json::Object &sent) const {
   if (const json::Object *again = sent.getObject("updated_again"))
     texts.push_back("a repeated update sends " +
                     formatBytes(number(*again, "bytes")) + " more");
+  if (!kinds)
+    return texts;
   if (fold)
     llvm::append_range(texts, foldCollectives(sent));
   else
@@ -239,7 +245,8 @@ json::Array Explainer::explain() {
   };
   auto sentTexts = [&](size_t position, StringRef name) {
     const json::Object *sent = sentAt(position, name);
-    return sent ? explainCommunication(*sent) : Texts();
+    bool kinds = !brief || name == names.front();
+    return sent ? explainCommunication(*sent, kinds) : Texts();
   };
   if (several)
     addOfPositions(memoryAt);
@@ -280,7 +287,7 @@ json::Array Explainer::explain() {
 }
 
 json::Array cleave::explainDecisions(const json::Object &report) {
-  return Explainer(report, /*fold=*/false).explain();
+  return Explainer(report, /*fold=*/false, /*brief=*/false).explain();
 }
 
 std::optional<Detail> cleave::parseDetail(StringRef name) {
@@ -302,9 +309,17 @@ std::vector<std::string> cleave::explainReport(const Report &whole,
     return explainMemory(report);
   if (detail == Detail::Cost)
     return explainCost(report);
-  std::vector<std::string> lines;
-  for (const json::Value &line :
-       Explainer(report, detail == Detail::Layers).explain())
-    lines.push_back(line.getAsString()->str());
-  return lines;
+  auto linesOf = [&](bool brief) {
+    std::vector<std::string> lines;
+    for (const json::Value &line :
+         Explainer(report, detail == Detail::Layers, brief).explain())
+      lines.push_back(line.getAsString()->str());
+    return lines;
+  };
+  std::vector<std::string> lines = linesOf(/*brief=*/false);
+  if (detail != Detail::Layers || lines.size() <= kPage)
+    return lines;
+  // So that many positions are a page, too.
+  lines = foldRanges(lines);
+  return lines.size() <= kPage ? lines : foldRanges(linesOf(/*brief=*/true));
 }

@@ -10,6 +10,7 @@
 
 #include "llvm/Support/JSON.h"
 #include <string>
+#include <vector>
 
 namespace cleave {
 
@@ -40,6 +41,11 @@ std::string foldLayers(llvm::StringRef text);
 /// The numbered components of names in a text, as one key: `3` of `h.3.mlp.w`;
 /// empty if there is none.
 std::string layerOf(llvm::StringRef text);
+
+/// Makes lines that differ in numbers alone one, with the ranges of those
+/// numbers: `position 0: saves 3.0 MiB` and `position 1: saves 2.0 MiB` become
+/// `positions 0-1: saves 2.0 MiB to 3.0 MiB`. Lists in lines are folded alike.
+std::vector<std::string> foldRanges(llvm::ArrayRef<std::string> lines);
 
 } // namespace cleave
 

@@ -4,6 +4,7 @@
 report."""
 
 import json
+import random
 import re
 from collections import Counter
 
@@ -13,6 +14,7 @@ from cleave.messages import format_bytes
 from cleave.models.__main__ import main as write_model
 from cleave.reports.notebook import fold_layers
 from cleave.testing.tools import run_tool, tool
+from proofs import ALL
 
 RECIPES = {
     "one": [],
@@ -223,6 +225,45 @@ def test_positions_with_one_text_are_one_line(models, tmp_path):
     (line,) = [line for line in lines if line.startswith("positions 1-2, train: each device")]
     own = lines[lines.index(line):]
     assert any(re.match(r"positions 1-2, train: \d+ all_gather over", line) for line in own)
-    (sent,) = [line for line in lines
-               if line.startswith("position 0, train: ") and " send " in line]
-    assert re.search(r", because these read it: position 1 .*; position [23] ", sent)
+    (sent,) = [line for line in lines if re.match(r"positions 0-3, train: .* send ", line)]
+    assert re.search(r", because these read it: positions 0-2 .*; positions 0, 2-3 ", sent)
+
+
+LLAMA = {"zero2": "--mesh=dp=4 --plan=zero2", "tensors": "--mesh=dp=4,tp=2 --plan=megatron-sp,zero1",
+         "parameters": "--mesh=dp=4,tp=2 --plan=megatron,zero3", "context": "--mesh=dp=2,cp=2 --plan=context,zero1",
+         "ring": "--mesh=dp=2,cp=4 --plan=ring", "two-ring": "--mesh=cp=4 --plan=two-ring",
+         "ulysses": "--mesh=cp=4,tp=2 --plan=ulysses", "summa": "--mesh=row=2,col=2 --plan=summa2d",
+         "stages": "--mesh=pp=4,dp=2,tp=2 --plan=megatron-sp,zero3 --micro-batches=4",
+         "many stages": "--mesh=pp=8,dp=2,tp=2 --plan=megatron-sp,zero1 --micro-batches=4"}
+MATRIX = [(recipe, precision) for recipe in LLAMA for precision in ("f32", "bf16", "fp16", "fp8")]
+
+
+@pytest.mark.parametrize("recipe,precision", MATRIX if ALL else random.Random(39).sample(MATRIX, 2) + [("many stages", "fp8")])
+def test_recipes_and_precisions_are_pages(recipe, precision, models, tmp_path):
+    """Of 32 layers, and of as many lines as those of 8; a few causes may be told apart by the first and last layers."""
+    counts = [len(plan(models[layers], [*LLAMA[recipe].split(), f"--precision={precision}"], tmp_path)[0])
+              for layers in (8, 32)]
+    assert max(counts) <= MOST
+    assert abs(counts[0] - counts[1]) <= 4
+
+
+def test_many_positions_are_a_page(models, tmp_path):
+    """What differs in numbers alone is one line, with their ranges; each of them is in the lines of all positions."""
+    options = ["--mesh=pp=32", "--micro-batches=8"]
+    lines, report = plan(models[32], options, tmp_path)
+    assert len(lines) <= MOST
+    (idle,) = [line for line in lines if line.startswith("idle, predicted: ")]
+    shares = [100 * share for share in report["schedule"]["predicted"]["idle"]]
+    assert idle == f"idle, predicted: {min(shares):.1f} to {max(shares):.1f} % at 32 positions"
+    saved = {}
+    for line in lines:
+        found = re.match(r"positions? ([\d, -]+): busy .* at most (\d+)(?: to (\d+))? micro-batch(?:es)?, "
+                         r"([\d.]+ \w+)(?: to ([\d.]+ \w+))?$", line)
+        if found:
+            for position in positions_of("position " + found[1], 32):
+                saved[position] = [found[2], found[3] or found[2], found[4], found[5] or found[4]]
+    assert sorted(saved) == list(range(32))
+    for device in report["schedule"]["devices"]:
+        least, most, fewest, largest = saved[device["device"]]
+        assert int(least) <= device["peak_in_flight"] <= int(most)
+        assert number_of(fewest) * 0.999 - 52 <= device["peak_saved_bytes"] <= number_of(largest) * 1.001 + 52
