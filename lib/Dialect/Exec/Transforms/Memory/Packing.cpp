@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Exec/Transforms/Memory/Packing.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
 #include "llvm/Support/MathExtras.h"
 #include <functional>
 #include <limits>
@@ -48,61 +49,55 @@ struct Placed {
   int64_t bottom, top, begin, end;
 };
 
-/// Placed intervals from the lowest offset up, in runs of limited length: an
-/// insertion moves few of them.
-class PlacedList {
+/// Sets of offsets: ranges that do not touch, from the lowest one up.
+class OffsetSet {
 public:
-  void clear() { runs.clear(); }
+  struct Range {
+    int64_t bottom, top;
+  };
 
-  void insert(const Placed &one) {
-    auto below = [](int64_t at, const Placed &other) {
-      return at < other.bottom;
-    };
-    auto run = llvm::upper_bound(
-        runs, one.bottom, [&](int64_t at, const std::vector<Placed> &other) {
-          return below(at, other.front());
-        });
-    if (run == runs.begin())
-      run = runs.empty() ? runs.insert(run, std::vector<Placed>()) : run;
-    else
-      --run;
-    run->insert(llvm::upper_bound(*run, one.bottom, below), one);
-    if (run->size() <= kLongestRun)
+  void clear() { ranges.clear(); }
+
+  void insert(int64_t bottom, int64_t top) {
+    auto first = llvm::partition_point(
+        ranges, [&](const Range &other) { return other.top < bottom; });
+    if (first == ranges.end() || first->bottom > top) {
+      ranges.insert(first, {bottom, top});
       return;
-    std::vector<Placed> rest(run->begin() + kLongestRun / 2, run->end());
-    run->resize(kLongestRun / 2);
-    runs.insert(run + 1, std::move(rest));
+    }
+    first->bottom = std::min(first->bottom, bottom);
+    if (top <= first->top)
+      return;
+    auto last = first + 1;
+    for (; last != ranges.end() && last->bottom <= top; ++last)
+      top = std::max(top, last->top);
+    first->top = top;
+    ranges.erase(first + 1, last);
   }
 
-  /// The lowest offset at which `bytes` are free for all of `interval`.
-  int64_t lowestFree(const Interval &interval, int64_t bytes) const {
-    int64_t at = 0;
-    for (const std::vector<Placed> &run : runs)
-      for (const Placed &other : run) {
-        if (other.bottom >= at + bytes)
-          return at;
-        if (other.begin <= interval.end && interval.begin <= other.end)
-          at = std::max(at, other.top);
-      }
-    return at;
-  }
+  ArrayRef<Range> get() const { return ranges; }
 
 private:
-  static constexpr size_t kLongestRun = 256;
-  std::vector<std::vector<Placed>> runs;
+  std::vector<Range> ranges;
 };
 
-/// Packs the same intervals in different orders. Most intervals of a long
-/// program are short: the time is cut into equal spans, and an interval within
-/// one is compared with those of that span only.
+/// Packs the same intervals in different orders. The time is cut into equal
+/// spans. For each, and for each group of spans in a binary tree over them, the
+/// offsets that are used at any time of it are known, and those that are used
+/// all the time: only intervals that begin or end within a span are looked at
+/// one by one, by intervals that do so too.
 class Packer {
 public:
   explicit Packer(ArrayRef<Interval> intervals) : intervals(intervals) {
     int64_t last = 0;
     for (const Interval &interval : intervals)
       last = std::max(last, interval.end);
-    spans.resize(std::clamp<size_t>(intervals.size() / 512, 1, kMostSpans));
-    length = last / static_cast<int64_t>(spans.size()) + 1;
+    count = std::clamp<size_t>(llvm::PowerOf2Ceil(intervals.size() / 128), 1,
+                               kMostSpans);
+    length = last / static_cast<int64_t>(count) + 1;
+    sometimes.resize(2 * count);
+    always.resize(count);
+    within.resize(count);
   }
 
   /// Places each interval in turn at the lowest free offset. Returns the peak,
@@ -110,39 +105,122 @@ public:
   int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
     offsets.assign(intervals.size(), -1);
-    all.clear();
-    for (PlacedList &span : spans)
-      span.clear();
+    for (auto *sets : {&sometimes, &always})
+      for (OffsetSet &set : *sets)
+        set.clear();
+    for (std::vector<Placed> &own : within)
+      own.clear();
     int64_t peak = 0;
     for (unsigned i : order) {
       const Interval &interval = intervals[i];
       int64_t bytes = rounded(interval);
-      size_t first = std::max<int64_t>(interval.begin, 0) / length,
-             last = std::max<int64_t>(interval.end, 0) / length;
-      int64_t at =
-          (first == last ? spans[first] : all).lowestFree(interval, bytes);
+      int64_t at = lowestFree(interval, bytes);
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
       if (peak > most)
         return peak;
-      Placed placed{at, at + bytes, interval.begin, interval.end};
-      if (spans.size() > 1)
-        all.insert(placed);
-      for (size_t span = first; span <= last; ++span)
-        spans[span].insert(placed);
+      if (bytes > 0)
+        insert({at, at + bytes, interval.begin, interval.end});
     }
     return peak;
   }
 
 private:
-  static constexpr size_t kMostSpans = 64;
+  static constexpr size_t kMostSpans = 16;
+
+  size_t spanOf(int64_t time) const {
+    return std::max<int64_t>(time, 0) / length;
+  }
+  /// Whether the time from `begin` to `end` has all of a span.
+  bool covers(int64_t begin, int64_t end, size_t span) const {
+    int64_t first = static_cast<int64_t>(span) * length;
+    return begin <= first && first + length - 1 <= end;
+  }
+
+  void insert(const Placed &one) {
+    size_t first = spanOf(one.begin), last = spanOf(one.end);
+    for (size_t low = first + count, high = last + count; low > 0;
+         low /= 2, high /= 2)
+      for (size_t node = low; node <= high; ++node)
+        sometimes[node].insert(one.bottom, one.top);
+    for (size_t span = first; span <= last; ++span) {
+      if (covers(one.begin, one.end, span)) {
+        always[span].insert(one.bottom, one.top);
+        continue;
+      }
+      std::vector<Placed> &own = within[span];
+      own.insert(llvm::upper_bound(own, one.bottom,
+                                   [](int64_t at, const Placed &other) {
+                                     return at < other.bottom;
+                                   }),
+                 one);
+    }
+  }
+
+  /// The lowest offset at which `bytes` are free for all of `interval`.
+  int64_t lowestFree(const Interval &interval, int64_t bytes) {
+    sets.clear();
+    lists.clear();
+    size_t first = spanOf(interval.begin), last = spanOf(interval.end);
+    for (size_t span : {first, last}) {
+      if (span == last && span == first && !lists.empty())
+        break;
+      if (covers(interval.begin, interval.end, span)) {
+        sets.push_back(sometimes[span + count].get());
+      } else {
+        sets.push_back(always[span].get());
+        lists.push_back(within[span]);
+      }
+    }
+    // The fewest nodes of the tree that have the spans between.
+    for (size_t low = first + 1 + count, high = last + count; low < high;
+         low /= 2, high /= 2) {
+      if (low % 2)
+        sets.push_back(sometimes[low++].get());
+      if (high % 2)
+        sets.push_back(sometimes[--high].get());
+    }
+    int64_t at = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (ArrayRef<OffsetSet::Range> &set : sets) {
+        size_t i = 0;
+        for (; i < set.size() && set[i].bottom < at + bytes; ++i)
+          if (set[i].top > at) {
+            at = set[i].top;
+            moved = true;
+          }
+        set = set.drop_front(i);
+      }
+      for (ArrayRef<Placed> &list : lists) {
+        size_t i = 0;
+        for (; i < list.size() && list[i].bottom < at + bytes; ++i)
+          if (list[i].top > at && list[i].begin <= interval.end &&
+              interval.begin <= list[i].end) {
+            at = list[i].top;
+            moved = true;
+          }
+        list = list.drop_front(i);
+      }
+    }
+    return at;
+  }
 
   ArrayRef<Interval> intervals;
-  /// The intervals placed so far: all, and those in use in each span of
-  /// `length`.
-  PlacedList all;
-  std::vector<PlacedList> spans;
+  /// The number of spans, a power of 2, and the time that each takes.
+  size_t count;
   int64_t length;
+  /// What is used at some time of each node of the tree; the spans begin at
+  /// `count`, and the node n has the nodes 2n and 2n + 1.
+  std::vector<OffsetSet> sometimes;
+  /// What is used all the time of each span.
+  std::vector<OffsetSet> always;
+  /// Intervals that are in use in some of the time of each span, from the
+  /// lowest offset up.
+  std::vector<std::vector<Placed>> within;
+  /// Of the interval that is being placed.
+  llvm::SmallVector<ArrayRef<OffsetSet::Range>, 16> sets;
+  llvm::SmallVector<ArrayRef<Placed>, 2> lists;
 };
 
 } // namespace
