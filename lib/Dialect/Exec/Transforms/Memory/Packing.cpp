@@ -11,6 +11,7 @@
 #include "llvm/Support/MathExtras.h"
 #include <functional>
 #include <limits>
+#include <map>
 #include <random>
 #include <tuple>
 
@@ -98,6 +99,14 @@ public:
     sometimes.resize(2 * count);
     always.resize(count);
     within.resize(count);
+    std::map<std::tuple<int64_t, int64_t, int64_t>, unsigned> numbers;
+    for (const Interval &interval : intervals)
+      equals.push_back(
+          numbers
+              .try_emplace({interval.begin, interval.end, rounded(interval)},
+                           numbers.size())
+              .first->second);
+    ends.resize(numbers.size());
   }
 
   /// Places each interval in turn at the lowest free offset. Returns the peak,
@@ -105,6 +114,7 @@ public:
   int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
     offsets.assign(intervals.size(), -1);
+    std::fill(ends.begin(), ends.end(), 0);
     for (auto *sets : {&sometimes, &always})
       for (OffsetSet &set : *sets)
         set.clear();
@@ -114,7 +124,11 @@ public:
     for (unsigned i : order) {
       const Interval &interval = intervals[i];
       int64_t bytes = rounded(interval);
-      int64_t at = lowestFree(interval, bytes);
+      // What was not free for an equal interval is not free now, and that one
+      // takes its place.
+      int64_t &end = ends[equals[i]];
+      int64_t at = lowestFree(interval, bytes, end);
+      end = at + bytes;
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
       if (peak > most)
@@ -157,8 +171,9 @@ private:
     }
   }
 
-  /// The lowest offset at which `bytes` are free for all of `interval`.
-  int64_t lowestFree(const Interval &interval, int64_t bytes) {
+  /// The lowest offset from `at` on at which `bytes` are free for all of
+  /// `interval`; what is in use beside it does not cross `at`.
+  int64_t lowestFree(const Interval &interval, int64_t bytes, int64_t at) {
     sets.clear();
     lists.clear();
     size_t first = spanOf(interval.begin), last = spanOf(interval.end);
@@ -180,7 +195,17 @@ private:
       if (high % 2)
         sets.push_back(sometimes[--high].get());
     }
-    int64_t at = 0;
+    if (at > 0) {
+      for (ArrayRef<OffsetSet::Range> &set : sets)
+        set = set.drop_front(
+            llvm::partition_point(set, [&](auto &r) { return r.top <= at; }) -
+            set.begin());
+      for (ArrayRef<Placed> &list : lists)
+        list =
+            list.drop_front(llvm::partition_point(
+                                list, [&](auto &p) { return p.bottom < at; }) -
+                            list.begin());
+    }
     for (bool moved = true; moved;) {
       moved = false;
       for (ArrayRef<OffsetSet::Range> &set : sets) {
@@ -218,6 +243,10 @@ private:
   /// Intervals that are in use in some of the time of each span, from the
   /// lowest offset up.
   std::vector<std::vector<Placed>> within;
+  /// A number for each interval, which equal ones have in common, and by it
+  /// where the last one that was placed ends.
+  std::vector<unsigned> equals;
+  std::vector<int64_t> ends;
   /// Of the interval that is being placed.
   llvm::SmallVector<ArrayRef<OffsetSet::Range>, 16> sets;
   llvm::SmallVector<ArrayRef<Placed>, 2> lists;
