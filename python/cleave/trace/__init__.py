@@ -29,7 +29,7 @@ patterns. A file imports only files of its own row and of the rows above:
     accepted, alike, call_plan, experts, decompose, export
                               supported tensors and names; whether two programs compute the
                               same; inputs and loss; static shapes of experts; decompositions; torch.export
-    patterns/                 rotary embeddings, activations and attention composed of smaller ops
+    patterns/                 activations and attention composed of smaller ops
     repeat, model_tensors, policy, entry, modes
                               copies of layers; parameters and buffers; the precision of
                               individual ops; a function of the module; the one in eval() mode

@@ -148,3 +148,62 @@ def test_a_norm(case):
     # A norm of rows of one element, or a mean of one, may be another one too.
     assert raised.count(f"graph.{op} ") == 1 or "x1x" in text or "<1x" in text
     assert "graph.rsqrt" not in raised or "x1x" in text or "<1x" in text
+
+
+def half(t, x, second, interleaved, split):
+    """A half of the last dimension, or one element of each pair, `split` off by a reshape."""
+    *lead, size = t.types[x]
+
+    def slice(source, shape, offset, stride):
+        n = len(shape)
+        lists = {"offsets": [*[0] * (n - 1), offset], "sizes": shape, "strides": [*[1] * (n - 1), stride]}
+        attrs = ", ".join(f"{k} = array<i64: {', '.join(map(str, v))}>" for k, v in lists.items())
+        return t.op("slice", source, shape=shape, attrs=f" {{{attrs}}}")
+
+    if not interleaved:
+        return slice(x, [*lead, size // 2], second * (size // 2), 1)
+    if not split:
+        return slice(x, [*lead, size // 2], int(second), 2)
+    pairs = t.op("reshape", x, shape=[*lead, size // 2, 2])
+    return t.op("reshape", slice(pairs, [*lead, size // 2, 1], int(second), 1), shape=[*lead, size // 2])
+
+
+def joined(t, a, b, interleaved):
+    shape = [*t.types[a]]
+    if not interleaved:
+        whole = [*shape[:-1], 2 * shape[-1]]
+        return t.op("concat", a, b, shape=whole, attrs=f" {{dim = {len(shape) - 1} : i64}}")
+    a, b = (t.op("reshape", x, shape=[*shape, 1]) for x in (a, b))
+    both = t.op("concat", a, b, shape=[*shape, 2], attrs=f" {{dim = {len(shape)} : i64}}")
+    return t.op("reshape", both, shape=[*shape[:-1], 2 * shape[-1]])
+
+
+def rotary(draw, dtype):
+    """A rotary embedding in one of its spellings, and whether it is one."""
+    t = Text(dtype)
+    shape = [draw.randint(1, 3), draw.randint(1, 3), draw.randint(1, 4), 2 * draw.randint(2, 4)]
+    x = t.argument("x", shape, "parameter")
+    interleaved, split, whole = (draw.random() < 0.5 for _ in range(3))
+    trained = draw.random() < 0.2
+    x1, x2 = (half(t, x, second, interleaved, split) for second in (False, True))
+    width = shape[-1] // (1 if whole else 2)
+    lead = draw.choice([shape[2:3], shape[1:3], [1, 1, shape[2]]])
+    cos = t.same("cos", t.argument("angle", [*lead, width], "parameter" if trained else "input"))
+    sin = t.argument("sin", [*lead, width], "input")
+    if whole:
+        turned = joined(t, t.same("neg", x2), x1, interleaved)
+        y = t.same("add", *draw.sample([t.product(draw, x, cos), t.product(draw, turned, sin)], 2))
+    else:
+        first = t.same("sub", t.product(draw, x1, cos), t.product(draw, x2, sin))
+        second = t.same("add", *draw.sample([t.product(draw, x2, cos), t.product(draw, x1, sin)], 2))
+        y = joined(t, first, second, interleaved)
+    return t.module(y), not trained
+
+
+@pytest.mark.parametrize("case", range(COUNT))
+def test_a_rotary_embedding(case):
+    draw = random.Random(case)
+    text, is_one = rotary(draw, draw.choice(["f64", "f32", "bf16", "f16"]))
+    raised = check_raised(text, case, ["--graph-raise-rotary"])
+    assert raised.count("graph.rope ") == is_one
+    assert ("graph.slice" in raised) == (not is_one)

@@ -559,6 +559,28 @@ def RaiseNorms : Pass<"graph-raise-norms", "::mlir::ModuleOp"> {
   }];
 }
 
+def RaiseRotary : Pass<"graph-raise-rotary", "::mlir::ModuleOp"> {
+  let summary = "Recognises rotary embeddings that are composed of smaller ops";
+  let description = [{
+    `x * cos + rotate(x) * sin` becomes `graph.rope`, and so do the two halves
+    `x1 * cos - x2 * sin` and `x2 * cos + x1 * sin`, concatenated or interleaved,
+    whose tables are doubled. Tables depend on no trained parameter. The new op
+    has the location and the chosen precision of the op that it replaces.
+    ```mlir
+    %a = graph.mul %x, %cos : (tensor<2x4x6x8xf32>, tensor<6x8xf32>) -> tensor<2x4x6x8xf32>
+    %1 = graph.slice %x ...  // the first half
+    %2 = graph.slice %x ...  // the second half
+    %n = graph.neg %2 : (tensor<2x4x6x4xf32>) -> tensor<2x4x6x4xf32>
+    %r = graph.concat %n, %1 {dim = 3 : i64} : ... -> tensor<2x4x6x8xf32>
+    %b = graph.mul %r, %sin : (tensor<2x4x6x8xf32>, tensor<6x8xf32>) -> tensor<2x4x6x8xf32>
+    %y = graph.add %a, %b : (tensor<2x4x6x8xf32>, tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
+    // becomes
+    %y = graph.rope %x, %cos, %sin
+        : (tensor<2x4x6x8xf32>, tensor<6x8xf32>, tensor<6x8xf32>) -> tensor<2x4x6x8xf32>
+    ```
+  }];
+}
+
 def UnfuseAttention : Pass<"graph-unfuse-attention", "::mlir::ModuleOp"> {
   let summary = "Computes attention by products and a softmax";
   let description = [{
