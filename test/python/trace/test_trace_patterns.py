@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from module_support import B, D, H, S, attention_of, scaled
-from trace_support import check, count, entry_text
+from trace_support import check, count, entry_text, model_phase
 
 
 # Rotary embeddings --------------------------------------------------------------------
@@ -51,7 +51,8 @@ def test_rotary_positions_in_many_spellings(form):
         angle = torch.arange(S).float()[:, None] * 100.0 ** -(torch.arange(0, D, 2) / D)
         q, k = form(q, angle.cos(), angle.sin()), form(k, angle.cos(), angle.sin())
         return F.scaled_dot_product_attention(q, k, v)
-    loss, _ = attention_of(attend)
+    _, traced = attention_of(attend)
+    loss = entry_text(model_phase(traced.mlir))
     assert loss.count("= graph.rope") == 2
     assert loss.count("interleaved") == (2 if form in (rope_pairs, rope_stacked) else 0)
 
