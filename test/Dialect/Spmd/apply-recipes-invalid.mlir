@@ -28,6 +28,9 @@
 // ATTENTION: error: recipe 'ulysses': no input has the sequence dimension of an attention
 // RUN: not cleave-opt %t/mlp.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
 // RING: error: recipe 'ring': the model has no attention
+// RUN: not cleave-opt %t/router.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=RING
+// RUN: not cleave-opt %t/scores.mlir --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>&1 | FileCheck %s --check-prefix=SCORES
+// SCORES: scores.mlir:7:{{.*}} error: recipe 'ring': the scores of this softmax are not those of an attention
 // CONTEXT: error: recipe 'context': no input has the sequence dimension of an attention
 // SEQUENCE: error: dimension 1 of input "x" has size 8, less than the 9 positions of axis "cp": use at most 8
 // UPDATE: error: recipe 'zero1': no entry updates parameters
@@ -84,5 +87,27 @@ func.func @loss(
   %o, %lse = graph.attention %q, %q, %q {scale = 1.0 : f64, causal}
       : (tensor<4x2x8x4xf32>, tensor<4x2x8x4xf32>, tensor<4x2x8x4xf32>) -> (tensor<4x2x8x4xf32>, tensor<4x2x8xf32>)
   %loss = graph.reduce sum %o {dims = array<i64: 0, 1, 2, 3>} : (tensor<4x2x8x4xf32>) -> tensor<f32>
+  return %loss : tensor<f32>
+}
+
+//--- router.mlir
+func.func @loss(
+    %router: tensor<4x8xf32> {graph.name = "router", graph.role = "parameter"},
+    %x: tensor<4x6x8xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %logits = graph.linear %x, %router : (tensor<4x6x8xf32>, tensor<4x8xf32>) -> tensor<4x6x4xf32>
+  %p = graph.softmax %logits {dim = 2 : i64} : (tensor<4x6x4xf32>) -> tensor<4x6x4xf32>
+  %loss = graph.reduce sum %p {dims = array<i64: 0, 1, 2>} : (tensor<4x6x4xf32>) -> tensor<f32>
+  return %loss : tensor<f32>
+}
+
+//--- scores.mlir
+func.func @loss(
+    %query: tensor<8x8xf32> {graph.name = "query", graph.role = "parameter"},
+    %x: tensor<4x6x8xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"}) -> tensor<f32> {
+  %q = graph.linear %x, %query : (tensor<4x6x8xf32>, tensor<8x8xf32>) -> tensor<4x6x8xf32>
+  %s = graph.contract "bqd,bkd->bqk" %q, %q : (tensor<4x6x8xf32>, tensor<4x6x8xf32>) -> tensor<4x6x6xf32>
+  %capped = graph.tanh %s : (tensor<4x6x6xf32>) -> tensor<4x6x6xf32>
+  %p = graph.exp %capped : (tensor<4x6x6xf32>) -> tensor<4x6x6xf32>
+  %loss = graph.reduce sum %p {dims = array<i64: 0, 1, 2>} : (tensor<4x6x6xf32>) -> tensor<f32>
   return %loss : tensor<f32>
 }

@@ -56,18 +56,49 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
   return sequences;
 }
 
+/// Whether `value` is an argument, or computed of one alone.
+static bool isGiven(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (op->getNumOperands() != 1)
+      return false;
+    value = op->getOperand(0);
+  }
+  return true;
+}
+
+/// Whether `value` is computed of a product of two computed values, as scores
+/// of queries and keys are; a router's logits are products with a weight.
+static bool isOfScores(Value value) {
+  SetVector<Value> seen;
+  seen.insert(value);
+  for (unsigned i = 0; i < seen.size(); ++i) {
+    Operation *op = seen[i].getDefiningOp();
+    if (!op || isa<graph::LinearOp>(op))
+      continue;
+    if (isa<graph::ContractOp>(op)) {
+      if (llvm::none_of(op->getOperands(), isGiven))
+        return true;
+      continue;
+    }
+    seen.insert(op->operand_begin(), op->operand_end());
+  }
+  return false;
+}
+
 LogicalResult cleave::spmd::refuseWithoutAttention(Annotator &annotator,
                                                    StringRef recipe,
                                                    StringRef otherwise) {
   for (func::FuncOp function : annotator.entries())
-    for (auto softmax : function.getBody().front().getOps<graph::SoftmaxOp>())
-      return mlir::emitError(softmax.getLoc())
-             << "recipe '" << recipe
-             << "': the scores of this softmax are not those of an attention "
-                "that can be sharded along the sequence: scores that are "
-                "changed before it (by a soft cap, sinks, or otherwise) need "
-                "all keys; use scaled_dot_product_attention, or shard over "
-                "another recipe, such as megatron";
+    for (Operation &softmax : function.getBody().front())
+      if (isa<graph::SoftmaxOp, graph::ExpOp>(softmax) &&
+          isOfScores(softmax.getOperand(0)))
+        return mlir::emitError(softmax.getLoc())
+               << "recipe '" << recipe
+               << "': the scores of this softmax are not those of an attention "
+                  "that can be sharded along the sequence: scores that are "
+                  "changed before it (by a soft cap, sinks, or otherwise) need "
+                  "all keys; use scaled_dot_product_attention, or shard over "
+                  "another recipe, such as megatron";
   return annotator.getModule().emitError()
          << "recipe '" << recipe << "': " << otherwise;
 }
