@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FormBuilder.h"
+#include "llvm/ADT/STLExtras.h"
 
 using namespace cleave;
 using namespace cleave::closedforms;
@@ -63,8 +64,12 @@ static void addSequenceBetween(FormBuilder &builder,
                options.sumBytes, "the input gradient of the head");
   builder.send(CollectiveKind::ReduceScatter, axes, sizes.lookedUp / tokens,
                options.streamBytes, "rows looked up");
+  // Without ZeRO they are summed over all ranks at once (GradientForms.cpp).
+  bool scattered = llvm::any_of(options.axes, [](const Axis &axis) {
+    return axis.zero && axis.size > 1;
+  });
   for (const Parameter &parameter : sizes.parameters)
-    if (parameter.isVector() && !parameter.hasFeatures)
+    if (scattered && parameter.isVector() && !parameter.hasFeatures)
       builder.send(CollectiveKind::AllReduce, axes, parameter.elements, 4,
                    "gradients of norms and of biases after a scatter");
 }

@@ -24,7 +24,7 @@ using namespace cleave::closedforms;
 /// gradients are computed with its logits.
 void closedforms::addGradients(FormBuilder &builder) {
   const StepOptions &options = builder.options;
-  std::vector<Axis> zero, rest, all;
+  std::vector<Axis> zero, rest, all, ranks;
   int stage = 0;
   for (const Axis &axis : options.axes) {
     bool tokens = axis.split == Split::Samples || axis.split == Split::Sequence;
@@ -36,6 +36,8 @@ void closedforms::addGradients(FormBuilder &builder) {
     }
     if (tokens)
       all.push_back(axis);
+    if (tokens || axis.recipe == "megatron-sp")
+      ranks.push_back(axis);
   }
   double shards = 1;
   for (const Axis &axis : zero)
@@ -49,7 +51,11 @@ void closedforms::addGradients(FormBuilder &builder) {
       own *= 2;
     double width = builder.gradientWidthOf(parameter);
     if (zero.empty()) {
-      builder.send(CollectiveKind::AllReduce, all, own, width, "gradients");
+      // With sequences between blocks, norms see other tokens on each rank.
+      bool between = builder.hasSequenceBetween() && parameter.isVector() &&
+                     !parameter.hasFeatures;
+      builder.send(CollectiveKind::AllReduce, between ? ranks : all, own, width,
+                   "gradients");
       continue;
     }
     builder.send(CollectiveKind::ReduceScatter, zero, own * times, width,

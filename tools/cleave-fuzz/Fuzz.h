@@ -25,6 +25,8 @@ struct FuzzOptions {
   std::string only;
   /// A module, and files of its inputs.
   std::string module, inputs;
+  /// Options of a step as JSON, and those that it is planned by.
+  std::string stepOptions = "{}", plannedOptions = "{}";
   /// For a module: the number of options drawn, and whether its batch is split.
   int64_t arrangements = 4;
   bool oneMicroBatch = false;
@@ -71,6 +73,10 @@ int fuzzReshards(const mlir::DialectRegistry &registry,
 /// Makes collectives of a partitioned program wrong; 1 if a fault is found
 /// neither by the verifier nor by its results.
 int fuzzFaults(mlir::MLIRContext &context, const FuzzOptions &options);
+
+/// Makes plans of a model dearer, each in one way, and prints what
+/// `--check-cost` says of each.
+int fuzzCost(mlir::MLIRContext &context, const FuzzOptions &options);
 
 /// Makes parts of drawn pipelines read copies that their positions do not
 /// update; 1 if there was no program.

@@ -94,6 +94,19 @@ static cl::opt<std::string> faultsOf(
              "many the verifier rejects and how many give other "
              "results"),
     cl::cat(category));
+static cl::opt<std::string> costsOf(
+    "costs-of", cl::value_desc("model"),
+    cl::desc("Plan a model as it is, and with --count ops made dearer in each "
+             "way, and print as JSON why each plan exceeds its closed form"),
+    cl::cat(category));
+static cl::opt<std::string> stepOptions(
+    "step-options", cl::init("{}"), cl::value_desc("json"),
+    cl::desc("With --costs-of: the options of the step, of which the form is"),
+    cl::cat(category));
+static cl::opt<std::string> plannedOptions(
+    "planned-options", cl::value_desc("json"),
+    cl::desc("With --costs-of: other options, that it is planned by"),
+    cl::cat(category));
 static cl::opt<bool> staleReaders(
     "stale-readers",
     cl::desc("Make parts of random models' pipelines read copies of "
@@ -160,11 +173,17 @@ int main(int argc, char **argv) {
   options.only = only;
   options.module = !rulesOf.empty()    ? rulesOf
                    : !nativeOf.empty() ? nativeOf
+                   : !costsOf.empty()  ? costsOf
                                        : faultsOf;
   options.inputs = inputsFile;
   options.arrangements = arrangements;
   options.oneMicroBatch = oneMicroBatch;
   options.verbose = verbose;
+  options.stepOptions = stepOptions;
+  options.plannedOptions =
+      plannedOptions.empty() ? stepOptions : plannedOptions;
+  if (!costsOf.empty())
+    return fuzzCost(context, options);
   if (!rulesOf.empty())
     return checkRulesOfModule(context, options);
   if (listOptions)
