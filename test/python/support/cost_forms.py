@@ -94,12 +94,15 @@ KNOWN = [
      "rows of the table of positions in zig-zag order are looked up over ranks"),
     ("all_reduce dp", lambda c: c[0].startswith("gpt") and has(c, "ring") and zero(c),
      "rows of the table of positions in zig-zag order are looked up over ranks"),
-    ("all_reduce cp,tp", lambda c: c[0].startswith("gpt") and has(c, "ring") and zero(c),
-     "rows of the table of positions in zig-zag order are looked up over ranks"),
+    ("all_reduce cp,tp", lambda c: has(c, "megatron-sp") and "cp=" in c[1] and zero(c),
+     "gradients of norms are summed over cp and tp at once, and whole, which the form has apart"),
     ("all_reduce cp", lambda c: "cp=" in c[1] and zero(c),
      "whole gradients are summed over cp before they are scattered over dp, not shards after"),
     ("all_gather cp", lambda c: c[0].startswith("gpt") and has(c, "ulysses") and has(c, "zero2"),
      "the table of positions is gathered for each micro-batch"),
+    *((row, lambda c: has(c, "megatron-sp"),
+       "the table of tokens is gathered, and its gradient scattered, for each micro-batch, also "
+       "where the rows of its tokens are fewer") for row in ("reduce_scatter tp", "all_gather tp")),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
       for row in ("operations", "all_gather tp:(1)2,tp:(2)2", "permute cp,tp",

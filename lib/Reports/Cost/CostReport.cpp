@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "ReportParts.h"
-#include "ReportText.h"
+#include "../ReportParts.h"
+#include "../ReportText.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace cleave;
