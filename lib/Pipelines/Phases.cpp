@@ -297,24 +297,31 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createVerifyLocal());
 }
 
-/// When parameters are gathered. Each micro-batch of an asynchronous schedule
-/// reads others.
-static std::string gatherMode(const PhaseOptions &options) {
+/// Decides when parameters are gathered. Each micro-batch of an asynchronous
+/// schedule reads others.
+static void chooseGather(const PhaseOptions &options,
+                         pipe::SplitStagesOptions &split) {
   PipelineShape shape = pipelineShape(options);
-  if (shape.asynchronous)
-    return "each";
-  if (!options.pipeGather.empty())
-    return options.pipeGather;
+  split.gather = shape.asynchronous            ? "each"
+                 : !options.pipeGather.empty() ? options.pipeGather
+                 : shape.gathersOnce           ? "once"
+                                               : "each";
+  if (shape.asynchronous || shape.gathersOnce || !options.pipeGather.empty() ||
+      options.precision == "f32")
+    return;
   // Where state alone is sharded at rest, a step gathers 16-bit copies of
-  // parameters, once; where parameters are, no rank holds all of them.
+  // parameters, once; where parameters are, no rank holds all of them. What is
+  // gathered over axes of other recipes is gathered as without these.
   auto plan = spmd::parsePlan(options.recipes);
   if (!plan)
-    llvm::consumeError(plan.takeError()); // Said of the plan.
-  else if (options.precision != "f32" &&
-           llvm::any_of(plan->recipes, spmd::shardsAtRest) &&
-           llvm::none_of(plan->recipes, spmd::shardsParametersAtRest))
-    return "once";
-  return shape.gathersOnce ? "once" : "each";
+    return llvm::consumeError(plan.takeError()); // Said of the plan.
+  if (llvm::any_of(plan->recipes, spmd::shardsParametersAtRest))
+    return;
+  for (const spmd::RecipeCall &call : plan->recipes)
+    if (spmd::shardsAtRest(call)) {
+      split.gather = "once";
+      llvm::append_range(split.gatherOver, call.axes);
+    }
 }
 
 void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
@@ -327,7 +334,7 @@ void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
   split.machine = options.machine;
   split.keepWhole = shape.asynchronous;
   split.slices = options.pipeSlices;
-  split.gather = gatherMode(options);
+  chooseGather(options, split);
   bool forward = options.optimizerFusion == "forward";
   split.fusion = forward ? "auto" : options.optimizerFusion;
   if (!options.compress.empty() || reducesNext(options))

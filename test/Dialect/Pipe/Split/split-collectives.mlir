@@ -1,4 +1,6 @@
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=pp=2,dp=2 recipes=zero3" --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v gather=once" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=ONCE
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=pp=2,dp=2 recipes=zero3" --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v gather=once gather-over=dp" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=ONCE
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=pp=2,dp=2 recipes=zero3" --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v gather=once gather-over=tp" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=OTHER
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=pp=2,dp=2 recipes=zero3" --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=EACH
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=pp=2,dp=2 recipes=zero3" --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v gather=auto" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=AUTO
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=pp=2,dp=2 recipes=zero1" --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify --pipe-split-stages="stages=v gather=once" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=REDUCE
@@ -33,6 +35,12 @@
 
 // Gradients are reduced for each micro-batch here: no R.
 // ONCE-NOT: @train.R
+
+// Nothing is gathered over another axis.
+// OTHER-LABEL: pipe.program @train(
+// OTHER-NOT: @train.G
+// OTHER-LABEL: func.func private @train.1B(
+// OTHER-COUNT-2: spmd.all_gather
 
 // EACH-LABEL: pipe.program @train(
 // EACH-SAME: pipe.gather = "each"

@@ -161,6 +161,10 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     forward, and all parts of all micro-batches read its results, also those
     behind a barrier that assigns them to backward. `auto` does so if these
     results have no more bytes than the parameters and state of a device.
+    `gather-over` limits G to collectives over some axes, and to those that they
+    depend on: a 16-bit copy of which ZeRO has a rank keep a shard over "dp" is
+    gathered over "dp" once, and the blocks of it that SUMMA broadcasts over
+    "row" are sent where they are read, as without ZeRO.
 
     With one micro-batch and one stage, updates join backward, so that gradients
     are freed early, unless a check or an op that reads several gradients comes
@@ -206,6 +210,10 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                  Option<"gather", "gather", "std::string", "\"each\"",
                         "When values that depend on parameters alone are "
                         "gathered: each (micro-batch), once (in a step) or auto">,
+                 ListOption<"gatherOver", "gather-over", "std::string",
+                            "With gather=once, the axes of collectives that run "
+                            "once, with those that they depend on; all axes by "
+                            "default">,
                  ListOption<"at", "at", "int64_t",
                             "For each stage from the second on, its beginning, in "
                             "thousandths of the ops of forward; instead of "

@@ -227,6 +227,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     if (failed(wanted) || failed(sliced) || failed(mode))
       return failure();
     SmallVector<std::string> begins = splitNames(stages);
+    SmallVector<std::string> over(gatherOver.begin(), gatherOver.end());
     SmallVector<func::FuncOp> entries;
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (function.isPublic() && !function.isExternal())
@@ -262,7 +263,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
               " (--pipe-gather)");
       }
       if (choice.once)
-        joinGathers(function, before, mesh.getMesh());
+        joinGathers(function, before, mesh.getMesh(), over);
       flows.emplace_back();
       cuts.emplace_back();
       // Analyze again if separating uses has changed the ops.
@@ -304,7 +305,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       return failure();
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
       StepCollectives exchanges(function, *flow, mesh.getMesh(), choice.once,
-                                /*copy=*/!keepWhole);
+                                over, /*copy=*/!keepWhole);
       FailureOr<ProgramOp> program =
           splitEntry(function, *flow, *cut, exchanges, splitBackward, treeSums);
       if (failed(program))

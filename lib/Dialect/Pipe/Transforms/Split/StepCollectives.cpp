@@ -18,10 +18,16 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::pipe;
 
-/// Whether the op is a collective over devices.
-static bool isCollective(Operation *op, const spmd::Mesh &mesh) {
+/// Whether the op is a collective over devices, along one of `axes` if any are
+/// given.
+static bool isCollective(Operation *op, const spmd::Mesh &mesh,
+                         ArrayRef<std::string> axes = {}) {
   auto sender = dyn_cast<spmd::CommunicationOpInterface>(op);
-  return sender && !mesh.deviceAxes(sender.getCommunicationAxes()).empty();
+  return sender && llvm::any_of(mesh.deviceAxes(sender.getCommunicationAxes()),
+                                [&](const spmd::AxisRef &axis) {
+                                  return axes.empty() ||
+                                         llvm::is_contained(axes, axis.name);
+                                });
 }
 
 /// Whether the op stores its operand in fewer bytes.
@@ -41,10 +47,11 @@ static bool needs(const Flow &flow, OpOperand &operand) {
 
 namespace {
 /// The ops of an entry that depend on parameters alone, and the collectives
-/// among them.
+/// over `axes` among them (over any if empty), with those they depend on.
 class ParameterOps {
 public:
-  ParameterOps(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh);
+  ParameterOps(func::FuncOp entry, const Flow &flow, const spmd::Mesh &mesh,
+               ArrayRef<std::string> axes);
 
   /// Whether part G could run the op.
   bool contains(Operation *op) const { return ops.contains(op); }
@@ -69,7 +76,7 @@ private:
 } // namespace
 
 ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
-                           const spmd::Mesh &mesh)
+                           const spmd::Mesh &mesh, ArrayRef<std::string> axes)
     : flow(flow) {
   Block &body = entry.getBody().front();
   llvm::DenseSet<Value> values;
@@ -99,7 +106,7 @@ ParameterOps::ParameterOps(func::FuncOp entry, const Flow &flow,
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     bool looped =
         !contains(&op) && flow.varies(&op) && flow.part(&op) != PartId::Update;
-    bool lead = contains(&op) && isCollective(&op, mesh);
+    bool lead = contains(&op) && isCollective(&op, mesh, axes);
     for (OpOperand &use : op.getUses()) {
       if (!needs(flow, use))
         continue;
@@ -148,7 +155,7 @@ SmallVector<unsigned> ParameterOps::sources(Operation *op) const {
 GatherChoice cleave::pipe::chooseGathers(func::FuncOp entry, const Flow &flow,
                                          const spmd::Mesh &mesh,
                                          GatherMode mode) {
-  ParameterOps ops(entry, flow, mesh);
+  ParameterOps ops(entry, flow, mesh, {});
   if (ops.collectives().empty())
     return {};
   if (mode == GatherMode::Each)
@@ -186,8 +193,9 @@ GatherChoice cleave::pipe::chooseGathers(func::FuncOp entry, const Flow &flow,
 }
 
 void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
-                               const spmd::Mesh &mesh) {
-  ParameterOps ops(entry, flow, mesh);
+                               const spmd::Mesh &mesh,
+                               ArrayRef<std::string> axes) {
+  ParameterOps ops(entry, flow, mesh, axes);
   Block &body = entry.getBody().front();
   std::map<size_t, SmallVector<Operation *, 1>> known;
   SmallVector<Operation *> replaced;
@@ -226,8 +234,8 @@ void cleave::pipe::joinGathers(func::FuncOp entry, const Flow &flow,
 
 StepCollectives::StepCollectives(func::FuncOp entry, const Flow &flow,
                                  const spmd::Mesh &mesh, bool gather,
-                                 bool copy) {
-  ParameterOps ops(entry, flow, mesh);
+                                 ArrayRef<std::string> axes, bool copy) {
+  ParameterOps ops(entry, flow, mesh, axes);
   if (gather)
     gathered.insert(ops.collectives().begin(), ops.collectives().end());
   if (copy)

@@ -49,19 +49,21 @@ struct GatherChoice {
 GatherChoice chooseGathers(mlir::func::FuncOp entry, const Flow &flow,
                            const spmd::Mesh &mesh, GatherMode mode);
 
-/// Moves the collectives that part G can run in front of the barriers that
-/// assign them to backward, and merges those that are then equal.
+/// Moves the collectives over `axes` (all axes if empty) that part G can run in
+/// front of the barriers that assign them to backward, and merges those that
+/// are then equal.
 void joinGathers(mlir::func::FuncOp entry, const Flow &flow,
-                 const spmd::Mesh &mesh);
+                 const spmd::Mesh &mesh, llvm::ArrayRef<std::string> axes);
 
 /// The collectives and casts of one entry that run once in a step.
 class StepCollectives {
 public:
-  /// Finds the collectives of R, with `gather` those of G, and with `copy` the
-  /// casts of G. Where each micro-batch reads other parameters, nothing of them
-  /// is made once.
+  /// Finds the collectives of R, with `gather` those of G over `axes` (all axes
+  /// if empty), and with `copy` the casts of G. Where each micro-batch reads
+  /// other parameters, nothing of them is made once.
   StepCollectives(mlir::func::FuncOp entry, const Flow &flow,
-                  const spmd::Mesh &mesh, bool gather, bool copy);
+                  const spmd::Mesh &mesh, bool gather,
+                  llvm::ArrayRef<std::string> axes, bool copy);
 
   /// Whether the op runs in part G of each stage that reads it.
   bool isGathered(mlir::Operation *op) const { return gathered.contains(op); }
