@@ -1,0 +1,186 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""A layout has the same collectives in every precision, and with ZeRO those of the layout without
+it, plus ZeRO's own; and no order of the ops of a step changes how it is sharded.
+
+From the plan alone, by kind, axes, number and elements. Types are left aside, and so are numbers:
+collectives of at most `NUMBERS` elements sum losses and flags, and find the scales of 8 bits. Cases
+are drawn: all with ``CLEAVE_TEST_ALL=1``, and a sample otherwise.
+"""
+
+import collections
+import functools
+import json
+import math
+import random
+import re
+import zlib
+
+import pytest
+
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import ToolError, run_tool, tool
+from proofs import ALL
+
+NUMBERS = 4
+SIZES = "--hidden 64 --heads 8 --layers 2 --batch 16 --no-logits".split()
+TOKENS = "--seq 64 --vocab 512".split()
+MODELS = {
+    "gpt": ["gpt", *TOKENS],
+    "llama": ["llama", *TOKENS],
+    "llama of grouped heads": ["llama", "--kv-heads", "4", *TOKENS],
+    "bert": ["bert", *TOKENS],
+    "t5": ["t5", *TOKENS],
+    "mixtral": ["mixtral", "--experts", "4", *TOKENS],
+    "vit": ["vit", "--image", "32", "--patch", "4", "--vocab", "64"],
+}
+#: Layouts with an axis "dp" of two, over which ZeRO shards what rests.
+LAYOUTS = [
+    ("dp=2,tp=4", "megatron"),
+    ("dp=2,tp=4", "megatron-sp"),
+    ("dp=2,cp=2", "context"),
+    ("dp=2,cp=2", "ring"),
+    ("dp=2,cp=2", "two-ring"),
+    ("dp=2,cp=2", "ulysses"),
+    ("dp=2,row=2,col=2", "summa2d"),
+    ("dp=2,depth=2,row=2,col=2", "summa25d"),
+    ("dp=2,tp=2,cp=2", "megatron,context"),
+    ("dp=2,tp=2,cp=2", "megatron-sp,ring"),
+    ("dp=2,tp=2,cp=2", "megatron-sp,ulysses"),
+    ("dp=2,ep=2", "expert"),
+    ("dp=2,tp=2,ep=2", "megatron-sp,expert"),
+    ("dp=2", "dp"),
+]
+PRECISIONS = [("--precision=bf16",), ("--precision=fp16",), ("--precision=fp8",),
+              ("--precision=bf16", "--merge-matmuls=on")]
+ZERO = ("", "zero1", "zero2", "zero3")
+
+
+@functools.cache
+def model_file(folder, model):
+    path = folder / f"{model}.mlir"
+    write_model([*MODELS[model], *SIZES, "-o", str(path)])
+    return path
+
+
+@functools.cache
+def sent(folder, model, mesh, plan, parts, precision):
+    """The collectives of a training step: number and elements sent, by kind and axes; or why there
+    is no such plan."""
+    path, report = model_file(folder, model), folder / "report.json"
+    try:
+        run_tool([tool("cleave-compile"), str(path), f"--mesh={mesh}", f"--plan={plan}",
+                  f"--micro-batches={parts}", *precision, "--plan-only", "--report", str(report)])
+    except ToolError as error:
+        return str(error)
+    found = collections.defaultdict(lambda: (0, 0))
+    for entry in json.loads(report.read_text())["communication"]["train"]["collectives"]:
+        if entry["elements"] > NUMBERS * entry["count"]:
+            key = entry["kind"], tuple(sorted(re.findall(r'"(\w+)"', entry["axes"])))
+            count, elements = found[key]
+            found[key] = count + entry["count"], elements + entry["elements"]
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("plans")
+
+
+def drawn(name, cases, few):
+    """All cases, or a few of them, the same in every run."""
+    if ALL:
+        return cases
+    return random.Random(zlib.crc32(name.encode())).sample(cases, few)
+
+
+def are_beside(model, plan):
+    return "expert" not in plan or model == "mixtral"
+
+
+CASES = [(model, mesh, plan, parts)
+         for model in MODELS for mesh, plan in LAYOUTS for parts in (1, 2)
+         if are_beside(model, plan)]
+
+
+@pytest.mark.parametrize("model, mesh, plan, parts, zero, precision", drawn(
+    "precisions", [(*case, zero, precision) for case in CASES for zero in ZERO
+                   for precision in PRECISIONS], 10), ids=str)
+def test_precisions(folder, model, mesh, plan, parts, zero, precision):
+    plan = f"{plan},{zero}".strip(",")
+    wide = sent(folder, model, mesh, plan, parts, ())
+    if isinstance(wide, str):
+        pytest.skip(wide)
+    narrow = sent(folder, model, mesh, plan, parts, precision)
+    assert not isinstance(narrow, str), narrow
+    assert narrow.keys() == wide.keys()
+    for key, (count, elements) in wide.items():
+        own_count, own = narrow[key]
+        # Matmuls that are one have one gradient; a scale of 8 bits is a number of the report's line
+        # that has other collectives, too.
+        if "--merge-matmuls=on" in precision:
+            assert own_count <= count and own == elements, (key, wide[key], narrow[key])
+        elif "--precision=fp8" in precision:
+            assert 0 <= own - elements <= NUMBERS * (own_count - count), (key, wide[key], narrow[key])
+        else:
+            assert narrow[key] == wide[key], key
+
+
+def sizes_of(mesh):
+    return {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)", mesh)}
+
+
+def axis_by_axis(sent, mesh):
+    """Elements, where a sum scattered over several axes at once is scattered over "dp" last."""
+    sizes = sizes_of(mesh)
+    found = collections.Counter()
+    for (kind, axes), (_, elements) in sent.items():
+        if kind != "reduce_scatter" or "dp" not in axes or len(axes) == 1:
+            found[kind, axes] += elements
+            continue
+        ranks = math.prod(sizes[axis] for axis in axes)
+        last = elements / (ranks - 1) * (sizes["dp"] - 1)
+        found[kind, ("dp",)] += last
+        found[kind, tuple(axis for axis in axes if axis != "dp")] += elements - last
+    return found
+
+
+def with_zero1(base, mesh):
+    """What ZeRO-1 makes of the collectives of a layout: a sum over "dp" and other axes is scattered
+    over "dp", then added over the others, and what is updated in shards is gathered."""
+    sizes = sizes_of(mesh)
+    found = collections.Counter()
+    for (kind, axes), (_, elements) in base.items():
+        if kind != "all_reduce" or "dp" not in axes:
+            found[kind, axes] += elements
+            continue
+        ranks = math.prod(sizes[axis] for axis in axes)
+        shard = elements * ranks / (2 * (ranks - 1)) / sizes["dp"]
+        for own in ("reduce_scatter", "all_gather"):
+            found[own, ("dp",)] += shard * (sizes["dp"] - 1)
+        if others := ranks // sizes["dp"] - 1:
+            found["all_reduce", tuple(axis for axis in axes if axis != "dp")] += (
+                2 * others / (others + 1) * shard)
+    return found
+
+
+#: A table of positions that a recipe shards by the sequence: without ZeRO, each rank updates its
+#: shard of it and of its state, which are gathered; with ZeRO, its gradient is.
+TABLES = ("gpt", "bert", "vit", "t5")
+
+
+@pytest.mark.parametrize("model, mesh, plan, parts, precision", drawn(
+    "zero", [(*case, precision) for case in CASES for precision in [(), *PRECISIONS[:3]]
+             if case[0] not in TABLES or "sp" not in case[2] and "cp" not in case[1]], 10), ids=str)
+def test_zero(folder, model, mesh, plan, parts, precision):
+    base = sent(folder, model, mesh, plan, parts, precision)
+    if isinstance(base, str):
+        pytest.skip(base)
+    found = sent(folder, model, mesh, f"{plan},zero1", parts, precision)
+    assert not isinstance(found, str), found
+    expected, found = with_zero1(base, mesh), axis_by_axis(found, mesh)
+    assert found.keys() == expected.keys()
+    # Elements that a report rounds, and scales.
+    few = 64 if precision == ("--precision=fp8",) else 4
+    for key, elements in expected.items():
+        assert abs(found[key] - elements) <= few, (key, elements, found[key])
