@@ -1,13 +1,30 @@
-//===- MergeFactors.cpp - The axes of each factor of an op
-//-----------------===//
+//===- MergeFactors.cpp - The axes of each factor of an op ----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
+///
+/// \file
+/// The tensors of an op may claim different axes for its factors.
+/// test/Dialect/Spmd/propagate-conflicts.mlir has a function for each case:
+///
+/// 1. Two factors get one axis from different tensors: that of more tensors.
+/// 2. As many tensors for each: that of the larger tensors.
+/// 3. As large, too: the first, operands before results.
+/// 4. An annotation and its operand disagree: the annotation.
+/// 5. Tensors give one factor different axes: by 1 to 3.
+/// 6. A tensor has the first axes of another's list: the list, no conflict.
+/// 7. A factor that must be replicated gets an axis: it has none.
+/// 8. A minor factor gets an axis, and its major one has none: it has none.
+///
+/// What tensors claim is decided before, by the order in which annotations are
+/// applied (Propagate.cpp, cases 9 to 12).
+///
+//===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/IR/AxesText.h"
-#include "cleave/Dialect/Spmd/IR/OpFactors.h"
+#include "cleave/Dialect/Spmd/IR/FactorClaims.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
 #include <tuple>
@@ -54,26 +71,13 @@ cutInnerFactors(const Mesh &mesh, const ShardingRule &rule, FactorAxes &merged,
   }
 }
 
-namespace {
-/// The axes that one dimension of an operand or a result gives to one factor.
-struct Claim {
-  bool isResult;
-  unsigned tensor, dim;
-  int64_t factor;
-  AxisList axes;
-  bool all = true;
-  /// The number of tensors with the same axes, and their elements.
-  int64_t voters = 0, elements = 0;
-
-  std::string describe(ArrayRef<const Sharding *> operands,
-                       ArrayRef<const Sharding *> results) const {
-    const Sharding &sharding = isResult ? *results[tensor] : *operands[tensor];
-    return (isResult ? "result " : "operand ") + std::to_string(tensor) +
-           " shards dimension " + std::to_string(dim) + " over " +
-           setOfAxes(sharding.dims[dim]);
-  }
-};
-} // namespace
+std::string FactorClaim::describe(ArrayRef<const Sharding *> operands,
+                                  ArrayRef<const Sharding *> results) const {
+  const Sharding &sharding = isResult ? *results[tensor] : *operands[tensor];
+  return (isResult ? "result " : "operand ") + std::to_string(tensor) +
+         " shards dimension " + std::to_string(dim) + " over " +
+         setOfAxes(sharding.dims[dim]);
+}
 
 /// Returns the number of elements of a tensor of `mapping`.
 static int64_t elementsAlong(const ShardingRule &rule,
@@ -85,18 +89,19 @@ static int64_t elementsAlong(const ShardingRule &rule,
   return result;
 }
 
-FactorAxes cleave::spmd::mergeFactors(
-    const Mesh &mesh, const ShardingRule &rule,
-    ArrayRef<const Sharding *> operands, ArrayRef<const Sharding *> results,
-    llvm::function_ref<void(const std::string &)> conflict) {
-  llvm::SmallVector<Claim, 8> claims;
+FactorClaims cleave::spmd::collectClaims(const Mesh &mesh,
+                                         const ShardingRule &rule,
+                                         ArrayRef<const Sharding *> operands,
+                                         ArrayRef<const Sharding *> results,
+                                         Conflict conflict) {
+  FactorClaims claims;
   auto collect = [&](bool isResult, unsigned tensor, const Sharding &sharding,
                      const FactorMapping &mapping) {
     for (unsigned dim = 0; dim < mapping.size(); ++dim) {
       ArrayRef<AxisRef> axes = sharding.dims[dim];
       if (axes.empty())
         continue;
-      Claim claim{isResult, tensor, dim, 0, {}};
+      FactorClaim claim{isResult, tensor, dim, 0, {}};
       AxisList rest;
       auto parts =
           dimToFactors(mesh, axes, factorSizes(rule, mapping[dim]), rest);
@@ -133,11 +138,13 @@ FactorAxes cleave::spmd::mergeFactors(
       collect(false, i, *sharding, rule.operands[i]);
   if (!rule.resultsFirst)
     collectResults();
+  return claims;
+}
 
-  // Axes of more tensors come first, then those of larger ones, then the first
-  // in order.
-  for (Claim &claim : claims)
-    for (const Claim &other : claims)
+void cleave::spmd::orderClaims(const Mesh &mesh, const ShardingRule &rule,
+                               FactorClaims &claims) {
+  for (FactorClaim &claim : claims)
+    for (const FactorClaim &other : claims)
       if (other.all && other.factor == claim.factor &&
           mesh.isPrefix(claim.axes, other.axes)) {
         ++claim.voters;
@@ -145,13 +152,19 @@ FactorAxes cleave::spmd::mergeFactors(
             elementsAlong(rule, other.isResult ? rule.results[other.tensor]
                                                : rule.operands[other.tensor]);
       }
-  llvm::stable_sort(claims, [&](const Claim &a, const Claim &b) {
+  llvm::stable_sort(claims, [&](const FactorClaim &a, const FactorClaim &b) {
     bool annotatedA = rule.resultsFirst && a.isResult;
     bool annotatedB = rule.resultsFirst && b.isResult;
     return std::tuple(annotatedA, a.voters, a.elements) >
            std::tuple(annotatedB, b.voters, b.elements);
   });
+}
 
+FactorAxes cleave::spmd::grantClaims(const Mesh &mesh, const ShardingRule &rule,
+                                     ArrayRef<FactorClaim> claims,
+                                     ArrayRef<const Sharding *> operands,
+                                     ArrayRef<const Sharding *> results,
+                                     Conflict conflict) {
   FactorAxes merged(rule.factors.size());
   auto isTaken = [&](const AxisRef &axis, int64_t factor) {
     return llvm::any_of(llvm::enumerate(merged), [&](auto other) {
@@ -159,8 +172,8 @@ FactorAxes cleave::spmd::mergeFactors(
              mesh.overlap(axis, other.value());
     });
   };
-  for (Claim &claim : claims) {
-    AxisList &part = claim.axes;
+  for (const FactorClaim &claim : claims) {
+    AxisList part = claim.axes;
     // An axis shards one factor: the first one that takes it.
     for (size_t i = 0; i < part.size(); ++i)
       if (isTaken(part[i], claim.factor)) {
@@ -187,4 +200,14 @@ FactorAxes cleave::spmd::mergeFactors(
   }
   cutInnerFactors(mesh, rule, merged, conflict);
   return merged;
+}
+
+FactorAxes cleave::spmd::mergeFactors(const Mesh &mesh,
+                                      const ShardingRule &rule,
+                                      ArrayRef<const Sharding *> operands,
+                                      ArrayRef<const Sharding *> results,
+                                      Conflict conflict) {
+  FactorClaims claims = collectClaims(mesh, rule, operands, results, conflict);
+  orderClaims(mesh, rule, claims);
+  return grantClaims(mesh, rule, claims, operands, results, conflict);
 }

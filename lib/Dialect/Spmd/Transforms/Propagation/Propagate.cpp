@@ -4,6 +4,26 @@
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
+///
+/// \file
+/// Annotations are applied in an order, and each is propagated until nothing
+/// changes before the next one:
+///
+/// 1. samples over micro-batches;
+/// 2. arguments, and `spmd.constrain` on a weight, or on a view or a copy of it
+///    in another type: what a recipe says of a weight;
+/// 3. gradients, which are computed as their weights are sharded;
+/// 4. `spmd.constrain` on other values.
+///
+/// Propagation only adds axes, so that an earlier annotation wins over a later
+/// one, wherever the ops are. So (case 9) a weight wins over activations, (10)
+/// also where a 16-bit copy of it is read, which rests sharded otherwise. (11)
+/// Until an annotation is applied, its axes are used for no other dimension of
+/// the value. (12) A partial sum over an axis is not sharded over it because of
+/// its readers. Where the tensors of one op disagree then, MergeFactors.cpp
+/// decides by cases 1 to 8, with a remark.
+///
+//===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
