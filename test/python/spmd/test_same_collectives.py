@@ -14,6 +14,8 @@ import json
 import math
 import random
 import re
+import shlex
+import subprocess
 import zlib
 
 import pytest
@@ -184,3 +186,81 @@ def test_zero(folder, model, mesh, plan, parts, precision):
     few = 64 if precision == ("--precision=fp8",) else 4
     for key, elements in expected.items():
         assert abs(found[key] - elements) <= few, (key, elements, found[key])
+
+
+def before_propagation(folder, model, mesh, plan, precision):
+    """The module that --spmd-propagate reads, an op in each line."""
+    phases = folder / "phases"
+    run_tool([tool("cleave-compile"), str(model_file(folder, model)), f"--mesh={mesh}",
+              f"--plan={plan}", *precision, "--plan-only", f"--dump-phases={phases}"])
+    with open(phases / "2-placed.mlir") as file:
+        phase = next(word for word in shlex.split(file.readline()) if "--phase-placed" in word)
+    run = subprocess.run([tool("cleave-opt"), str(phases / "1-step.mlir"), phase,
+                          "--mlir-print-ir-before=spmd-propagate", "--mlir-print-ir-module-scope",
+                          "--mlir-disable-threading", "-o", str(phases / "unused.mlir")],
+                         capture_output=True, text=True, check=True)
+    text = run.stderr[run.stderr.index("IR Dump Before"):]
+    return text[text.index("\nmodule"):text.index("\n}\n") + 3]
+
+
+def shuffled(text, rng):
+    """The module with the ops of each function in another order that defines before it reads."""
+    result, lines = [], iter(text.splitlines())
+    for line in lines:
+        result.append(line)
+        if not line.lstrip().startswith("func.func"):
+            continue
+        body = []
+        for line in lines:
+            if re.match(r"\s*return\b", line):
+                break
+            body.append(line)
+        makes, reads = {}, []
+        for number, op in enumerate(body):
+            made, equals, rest = op.partition(" = ")
+            if equals and made.lstrip().startswith("%"):
+                makes.update(dict.fromkeys(re.findall(r"%\w+", made), number))
+            reads.append(set(re.findall(r"%\w+", rest if equals else op)))
+        needs = [{makes[name] for name in names if name in makes} - {number}
+                 for number, names in enumerate(reads)]
+        users = collections.defaultdict(list)
+        for number, own in enumerate(needs):
+            for other in own:
+                users[other].append(number)
+        ready = [number for number, own in enumerate(needs) if not own]
+        order = []
+        while ready:
+            order.append(ready.pop(rng.randrange(len(ready))))
+            for user in users[order[-1]]:
+                needs[user].remove(order[-1])
+                if not needs[user]:
+                    ready.append(user)
+        assert len(order) == len(body)
+        result += [body[number] for number in order] + [line]
+    return "\n".join(result)
+
+
+def shardings_of(folder, text):
+    """How many ops have each sharding, by op and types."""
+    path = folder / "order.mlir"
+    path.write_text(text)
+    placed = run_tool([tool("cleave-opt"), str(path), "--spmd-propagate"])
+    return collections.Counter(
+        (re.search(r"= (\S+)", line)[1], found[1], line.rpartition(" : ")[2])
+        for line in placed.splitlines()
+        if (found := re.search(r"spmd.shardings = (\[.*?>\])", line)))
+
+
+@pytest.mark.parametrize("model, mesh, plan, precision", drawn(
+    "order", [(model, mesh, plan + zero, precision) for model, mesh, plan, parts in CASES
+              for zero in ("", ",zero1", ",zero3") for precision in [(), PRECISIONS[0]]
+              if parts == 1], 3), ids=str)
+def test_order(folder, model, mesh, plan, precision):
+    if isinstance(reason := sent(folder, model, mesh, plan, 1, precision), str):
+        pytest.skip(reason)
+    text = before_propagation(folder, model, mesh, plan, precision)
+    expected = shardings_of(folder, text)
+    assert sum(expected.values()) > 50
+    rng = random.Random(f"{model} {mesh} {plan} {precision}")
+    for _ in range(2):
+        assert shardings_of(folder, shuffled(text, rng)) == expected
