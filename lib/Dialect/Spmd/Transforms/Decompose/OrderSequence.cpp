@@ -40,7 +40,14 @@ public:
             ArrayRef<int64_t> order)
       : body(function.getBody().front()), classes(classes),
         sequences(sequences), size(size), order(order),
-        builder(OpBuilder::atBlockBegin(&body)), loc(function.getLoc()) {}
+        builder(OpBuilder::atBlockBegin(&body)), loc(function.getLoc()) {
+    for (Operation &op : body)
+      if (isa<graph::GradientOp>(op) ||
+          llvm::any_of(op.getOperands(), [&](Value operand) {
+            return updates.contains(operand.getDefiningOp());
+          }))
+        updates.insert(&op);
+  }
 
   /// Permutes what follows the order, if one of `attentions` can compute in
   /// it. Returns whether one can; otherwise nothing changes.
@@ -75,6 +82,8 @@ private:
   ArrayRef<int64_t> order;
   OpBuilder builder;
   Location loc;
+  /// Gradients, and the ops that depend on them.
+  llvm::SmallPtrSet<Operation *, 32> updates;
   /// The index tables, built on first use, and the permuted copies of values.
   Value startsTable, indexTables[2];
   llvm::DenseMap<Value, Value> permuted;
@@ -129,8 +138,9 @@ bool Reorderer::isUniform(Operation *op, const ShardingRule &rule,
 /// to an op that depends on them.
 bool Reorderer::canPermute(Operation *op) {
   auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
-  // A gradient keeps the order of its parameter, a buffer its own.
-  if (!ruled || isa<graph::GradientOp, graph::WrittenOp>(op))
+  // A gradient keeps the order of its parameter, as the update of the parameter
+  // and of its state does; a buffer keeps its own.
+  if (!ruled || updates.contains(op) || isa<graph::WrittenOp>(op))
     return false;
   auto placed = dyn_cast<graph::PlacedOpInterface>(op);
   if (!isUniform(op, ruled.getShardingRule(), placed != nullptr))
