@@ -105,9 +105,21 @@ CASES = [(model, mesh, plan, parts)
          if are_beside(model, plan)]
 
 
+#: A table of positions that a recipe shards by the sequence: without ZeRO, each rank updates its
+#: shard of it and of its state, which are gathered; with ZeRO, its gradient is.
+TABLES = ("gpt", "bert", "vit", "t5")
+
+
+def is_gathered_once(model, plan, zero, precision):
+    """A table of positions in zig-zag order is rounded after it is in that order: one gather has it
+    made once in a step, where f32 gathers it in each micro-batch."""
+    return model in TABLES and "ring" in plan and zero == "zero3" and precision
+
+
 @pytest.mark.parametrize("model, mesh, plan, parts, zero, precision", drawn(
     "precisions", [(*case, zero, precision) for case in CASES for zero in ZERO
-                   for precision in PRECISIONS], 10), ids=str)
+                   for precision in PRECISIONS
+                   if not is_gathered_once(case[0], case[2], zero, precision)], 7), ids=str)
 def test_precisions(folder, model, mesh, plan, parts, zero, precision):
     plan = f"{plan},{zero}".strip(",")
     wide = sent(folder, model, mesh, plan, parts, ())
@@ -166,14 +178,9 @@ def with_zero1(base, mesh):
     return found
 
 
-#: A table of positions that a recipe shards by the sequence: without ZeRO, each rank updates its
-#: shard of it and of its state, which are gathered; with ZeRO, its gradient is.
-TABLES = ("gpt", "bert", "vit", "t5")
-
-
 @pytest.mark.parametrize("model, mesh, plan, parts, precision", drawn(
     "zero", [(*case, precision) for case in CASES for precision in [(), *PRECISIONS[:3]]
-             if case[0] not in TABLES or "sp" not in case[2] and "cp" not in case[1]], 10), ids=str)
+             if case[0] not in TABLES or "sp" not in case[2] and "cp" not in case[1]], 7), ids=str)
 def test_zero(folder, model, mesh, plan, parts, precision):
     base = sent(folder, model, mesh, plan, parts, precision)
     if isinstance(base, str):
@@ -254,7 +261,7 @@ def shardings_of(folder, text):
 @pytest.mark.parametrize("model, mesh, plan, precision", drawn(
     "order", [(model, mesh, plan + zero, precision) for model, mesh, plan, parts in CASES
               for zero in ("", ",zero1", ",zero3") for precision in [(), PRECISIONS[0]]
-              if parts == 1], 3), ids=str)
+              if parts == 1], 2), ids=str)
 def test_order(folder, model, mesh, plan, precision):
     if isinstance(reason := sent(folder, model, mesh, plan, 1, precision), str):
         pytest.skip(reason)
