@@ -19,7 +19,7 @@ import torch
 
 from .. import _cleave, messages
 from ..runtime.step import log
-from .trace_inputs import Unknown, trace_key
+from .trace_inputs import trace_key
 from .verdicts import file_fact
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def kept_trace(model: torch.nn.Module, inputs: Any, loss_fn: Callable[..., Any] 
         return trace()
     try:
         key = trace_key(model, inputs, loss_fn, *others)
-    except (Unknown, RecursionError) as reason:
-        # Also a model whose objects compute what they are asked for.
+    except Exception as reason:
+        # `Unknown`, and what the model's objects raise where they are looked at.
         log.debug("the trace is not kept: it may depend on %s", reason)
         return trace()
     found = _cleave.load_finding(key)
@@ -142,8 +142,9 @@ def _read(content: bytes, model: torch.nn.Module,
             value = own[names[0]]
         facts["aliases"], facts["parts"] = tuple(facts["aliases"]), tuple(facts["parts"])
         tensors.append(Tensor(tensor=value, **facts))
-    fields = {name: tuple(head[name]) if isinstance(head[name], list) and name != "input_names"
-              else head[name] for name in _PLAIN}
+    fields: dict[str, Any] = {
+        name: tuple(head[name]) if isinstance(head[name], list) and name != "input_names"
+        else head[name] for name in _PLAIN}
     return TracedModel(
         mlir=head["mlir"], tensors=tensors,
         input_types={n: (tuple(shape), getattr(torch, dtype)) for n, shape, dtype in head["inputs"]},

@@ -14,6 +14,7 @@ then traced.
 from __future__ import annotations
 
 import collections
+import dis
 import enum
 import functools
 import hashlib
@@ -41,7 +42,7 @@ _UNSEEN = frozenset({
     "globals", "eval", "exec", "open", "__import__", "import_module", "input", "id", "hash", "sys",
     "inspect", "gc", "time", "datetime", "socket", "subprocess", "ctypes", "getpid", "urandom",
     "tempfile", "uuid", "locals", "vars", "data_ptr", "_cdata",
-    "get_rng_state", "initial_seed", "default_generator", "seed", "fromfile", "memmap"})
+    "ops", "library", "get_rng_state", "initial_seed", "default_generator", "seed", "fromfile", "memmap"})
 #: Packages whose modules hold nothing that a trace reads.
 _UNREAD = {"sympy", "mpmath", "torchgen", "asyncio", "pytest", "_pytest", "pluggy", "xdist", "execnet",
            "jinja2", "yaml", "httpx2", "httpcore2", "httpx", "httpcore", "anyio", "h11", "email",
@@ -57,6 +58,9 @@ _FIXED = {"torch", "numpy", "sympy", "mpmath", "torchgen", "functorch", "cleave"
 #: Modules of these whose tables a program may have changed.
 _READ = ("torch.nn.modules.module", "torch.utils.checkpoint", "cleave.trace.registry",
          "cleave.trace.replacements")
+#: Modules of settings.
+_CONFIGURED = ("torch._dynamo.config", "torch._functorch.config", "torch._export.config",
+               "torch.fx.experimental._config")
 _SKIPPED = {"__dict__", "__weakref__", "__doc__", "_abc_impl", "__builtins__", "__cached__",
             "__loader__", "__spec__", "__file__", "__path__", "__abstractmethods__"}
 #: Names of what differs in each process: a hash of text, an address, a random name of a session.
@@ -65,6 +69,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(Not
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range, slice,
           typing.TypeVar, types.GenericAlias, types.UnionType, type(typing.Union[int, str]),
           type(typing.List[int]), typing.ForwardRef, type(typing.Any))
+#: The type of fields of a namedtuple.
+_FIELD = type(collections.namedtuple("_Field", "a").a)  # type: ignore[attr-defined]
+#: The flag of classes that are made while a program runs.
+_HEAP = 1 << 9
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
             types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodWrapperType,
@@ -151,8 +159,12 @@ class _Walk:
             backends.mha.get_fastpath_enabled(), backends.opt_einsum.enabled,
             backends.opt_einsum.strategy, torch.overrides.is_tensor_like(None),
             torch.__future__.get_overwrite_module_params_on_conversion(),
-            torch.utils.deterministic.fill_uninitialized_memory,
+            getattr(torch.utils.deterministic, "fill_uninitialized_memory", None),
             sys.getrecursionlimit(), sys.flags)
+        for name in _CONFIGURED:
+            values = getattr(sys.modules.get(name), "_config", {})
+            self._say(name, [(k, v) for k, entry in sorted(values.items())
+                             if type(v := getattr(entry, "user_override", None)) in _PLAIN])
 
     # ---------------------------------------------------------------- installed packages
 
@@ -183,21 +195,32 @@ class _Walk:
                 if not fixed or name.startswith("torch.nn"):
                     self._say(key, kind.__name__, repr(value))
             elif kind is types.BuiltinFunctionType:
-                self._say(key, value.__qualname__)
+                self._say(key, value.__module__, value.__qualname__)
             elif isinstance(value, types.ModuleType):
                 self._say(key, value.__name__)
             elif not fixed or name in _READ:
                 self._say(key)
                 self._visit_loosely(value)
+            else:
+                self._say(key, kind.__module__, kind.__qualname__)
+                function = (value.func if kind is functools.partial else
+                            value.__func__ if kind is types.MethodType else None)
+                if not self._is_standing(kind) or (
+                        type(function) is types.FunctionType and self._is_foreign(function)):
+                    self._visit(value)
 
     def _function_of(self, key: str, value: types.FunctionType, fixed: bool) -> None:
         """Hashes a function in an installed module."""
         code = value.__code__
-        if not self._is_installed(code.co_filename):
+        if self._is_foreign(value):
             self._say("replaced", key)
             self._visit(value)
             return
-        self._text.append(key + code.co_qualname)
+        self._text.append(f"{key} {value.__qualname__} {code.co_firstlineno}")
+        if code.co_filename != value.__globals__.get("__file__"):
+            self._text.append(code.co_filename)
+        if value.__defaults__:
+            self._text.append(" ".join([repr(v) for v in value.__defaults__ if type(v) in _PLAIN]))
         if value.__closure__ and not fixed:
             self._visit_loosely(value)
 
@@ -205,7 +228,7 @@ class _Walk:
         """Hashes a class in an installed module."""
         self._text.append(f"{key} {value.__module__}.{value.__qualname__}")
         if value.__module__ != module:
-            if any(not self._is_installed(f.__code__.co_filename) for f in map(_within, vars(value).values())
+            if any(self._is_foreign(f) for f in map(_within, vars(value).values())
                    if type(f) is types.FunctionType):
                 self._say("replaced")
                 self._visit(value)
@@ -232,6 +255,22 @@ class _Walk:
 
     def _is_installed(self, file: str) -> bool:
         return file.startswith(self._installed) or file[:1] == "<"
+
+    def _is_foreign(self, function: types.FunctionType) -> bool:
+        """Whether a function is not of an installed file, nor made by code of one in its name."""
+        file = function.__code__.co_filename
+        if file[:1] != "<" or file.startswith("<frozen"):
+            return not file.startswith(("<", *self._installed))
+        module = sys.modules.get(function.__globals__.get("__name__", ""))
+        of = getattr(module, "__file__", None)
+        return (module is None or vars(module) is not function.__globals__ or of is None
+                or not self._is_installed(of))
+
+    def _is_standing(self, kind: type) -> bool:
+        """Whether a class is one of an installed package or of Python itself."""
+        return kind.__module__ == "builtins" or not kind.__flags__ & _HEAP or not any(
+            type(f) is types.FunctionType and self._is_foreign(f)
+            for f in map(_within, vars(kind).values()))
 
     def _of_installed(self, kind: type) -> bool:
         """Whether a class is the one of its name in an installed module, which `namespace` hashes."""
@@ -296,6 +335,10 @@ class _Walk:
             self._all("partial", (x.func, x.args, x.keywords))
         elif kind is functools.cached_property:
             self._all("cached", (x.func, x.attrname))
+        elif kind is functools._lru_cache_wrapper:
+            if x.cache_info().currsize and self._is_foreign(x.__wrapped__):
+                raise Unknown("what a function has cached")
+            self._all("cache", (x.__wrapped__,))
         elif kind is types.CellType:
             self._say("cell")
             try:
@@ -307,6 +350,8 @@ class _Walk:
             self._all("weak", (x() if kind is weakref.ref else None,))
         elif isinstance(x, logging.Logger):
             self._say("logger", x.name)
+        elif kind is _FIELD:
+            self._say("field", x.__reduce__()[1])
         elif isinstance(x, _LOCKS):
             self._say("lock")
         elif isinstance(x, pathlib.PurePath):
@@ -336,8 +381,8 @@ class _Walk:
                 self._visit(value)
         elif isinstance(x, (list, tuple, collections.deque)):
             content = True
-            base = next(b for b in (list, tuple, collections.deque) if isinstance(x, b))
-            for value in [*base.__iter__(x)]:
+            sequence: Any = next(b for b in (list, tuple, collections.deque) if isinstance(x, b))
+            for value in [*sequence.__iter__(x)]:
                 self._visit(value)
         elif isinstance(x, (set, frozenset)):
             content = True
@@ -372,7 +417,8 @@ class _Walk:
                 raise Unknown(f"an object of {kind.__module__}.{kind.__qualname__}")
             for slot in slots:
                 if slot not in ("__dict__", "__weakref__"):
-                    member = vars(base).get(slot) or vars(base).get(f"_{base.__name__.lstrip('_')}{slot}")
+                    member: Any = vars(base).get(slot) or vars(base).get(
+                        f"_{base.__name__.lstrip('_')}{slot}")
                     self._say(slot)
                     try:
                         self._visit(member.__get__(x))
@@ -419,14 +465,10 @@ class _Walk:
     # ---------------------------------------------------------------- code
 
     def _code(self, code: types.CodeType) -> None:
-        if not self._is_installed(code.co_filename):
-            # What is written once is seen in the hash; what is read from elsewhere is not.
-            if unseen := _UNSEEN.intersection(code.co_names):
-                raise Unknown(f"code that names {min(unseen)}")
-        self._say("code", code.co_filename, code.co_qualname, code.co_firstlineno, code.co_flags,
+        self._say("code", code.co_filename, code.co_name, code.co_firstlineno, code.co_flags,
                   code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
                   code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
-                  code.co_code.hex(), code.co_linetable.hex(), code.co_exceptiontable.hex())
+                  code.co_code.hex(), code.co_linetable.hex(), getattr(code, "co_exceptiontable", b"").hex())
         for constant in code.co_consts:
             self._visit(constant)
 
@@ -442,17 +484,19 @@ class _Walk:
                 self._visit(value)
         for cell in x.__closure__ or ():
             self._visit(cell)
-        if self._is_installed(code.co_filename):
+        if not self._is_foreign(x):
             return  # Its globals are those of an installed module.
-        own = x.__globals__
-        for name in sorted(_names(code)):
+        own, names = x.__globals__, _names(code)
+        if unseen := _UNSEEN & names:
+            raise Unknown(f"code that names {min(unseen)}")
+        for name in sorted(names):
             if name in own:
                 self._say("global", name)
                 self._visit(own[name])
 
     def _class(self, x: type) -> None:
         self._say("class", x.__module__, x.__qualname__)
-        if x.__module__ == "builtins" or not x.__flags__ & (1 << 9) or self._of_installed(x):
+        if x.__module__ == "builtins" or not x.__flags__ & _HEAP or self._of_installed(x):
             return
         self._visit(type(x))
         for base in x.__bases__:
@@ -498,12 +542,25 @@ def _hides(base: type, slots: int) -> bool:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names that a function and those within it use."""
+    """The names that a function and those within it use. Raises `Unknown` if it imports what is not
+    installed, whose state is none of the hash."""
     names = set(code.co_names)
+    instructions = list(dis.get_instructions(code)) if "IMPORT_NAME" in _opcodes(code) else []
+    for i, instruction in enumerate(instructions):
+        if instruction.opname == "IMPORT_NAME":
+            top = str(instruction.argval).split(".", 1)[0]
+            file = getattr(sys.modules.get(top), "__file__", None)
+            if instructions[i - 2].argval != 0 or not (
+                    _is_standard(top) or (file or "").startswith(installed_folders())):
+                raise Unknown(f"code that imports {instruction.argval}")
     for constant in code.co_consts:
         if type(constant) is types.CodeType:
             names |= _names(constant)
     return names
+
+
+def _opcodes(code: types.CodeType) -> set[str]:
+    return {dis.opname[op] for op in code.co_code[::2]}
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
