@@ -113,6 +113,8 @@ class _Walk:
         self._storages: dict[int, int] = {}
         self._bytes = 0
         self._depth = 0
+        #: Whether code that is not of an installed package was visited.
+        self._met_foreign = False
         #: Tensors whose values a trace does not read.
         self._valueless = {id(p) for p in model.parameters()}
         # Cleave's own files are hashed wherever they are.
@@ -247,10 +249,14 @@ class _Walk:
                 self._text.append(name + kind.__name__)
 
     def _visit_loosely(self, value: Any) -> None:
-        """Hashes an object of an installed package; of what is not known, the type alone."""
+        """Hashes an object of an installed package; of what is not known, the type alone, unless the
+        program has put code of its own into it."""
+        self._met_foreign = False
         try:
             self._visit(value)
         except Unknown:
+            if self._met_foreign:
+                raise
             self._say("opaque", type(value).__name__)
 
     def _is_installed(self, file: str) -> bool:
@@ -475,6 +481,8 @@ class _Walk:
     def _function(self, x: types.FunctionType) -> None:
         self._say("function", x.__qualname__)
         code = x.__code__
+        if self._is_foreign(x) and not x.__globals__.get("__name__", "").startswith("namedtuple_"):
+            self._met_foreign = True
         self._visit(code)
         self._visit(x.__defaults__)
         self._visit(x.__kwdefaults__)

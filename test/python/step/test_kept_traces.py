@@ -232,6 +232,22 @@ def test_what_is_not_in_the_key_is_traced(line, tmp_path, monkeypatch):
             trace_key(model, examples(), None)
 
 
+def test_tables_of_installed_packages(net, monkeypatch):
+    """A program may have put its own code into them."""
+    import packaging.version
+
+    model, tables = net.Net(), set()
+    for table in ({}, {"f": net.helper}, {"f": net.loss}, {"f": [net.Net.forward]}):
+        monkeypatch.setattr(packaging.version, "TABLE", table, raising=False)
+        tables.add(tuple(trace_key(model, examples(), None)))
+    assert len(tables) == 4
+    names = {}
+    exec("import time\ndef f(x): return x * time.time()", names)
+    monkeypatch.setattr(packaging.version, "TABLE", {"f": names["f"]}, raising=False)
+    with pytest.raises(Unknown):
+        trace_key(model, examples(), None)
+
+
 # Entries ------------------------------------------------------------------------------
 
 
