@@ -70,7 +70,7 @@ _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Si
           typing.TypeVar, types.GenericAlias, types.UnionType, type(typing.Union[int, str]),
           type(typing.List[int]), typing.ForwardRef, type(typing.Any))
 #: The type of fields of a namedtuple.
-_FIELD = type(collections.namedtuple("_Field", "a").a)  # type: ignore[attr-defined]
+_FIELD = type(collections.namedtuple("_Field", "a").a)  # type: ignore[attr-defined]  # set by namedtuple
 #: The flag of classes that are made while a program runs.
 _HEAP = 1 << 9
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
