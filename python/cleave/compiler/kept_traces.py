@@ -46,6 +46,7 @@ def kept_trace(model: torch.nn.Module, inputs: Any, loss_fn: Callable[..., Any] 
     found = _cleave.load_finding(key)
     read = None if found is None else _read(found, model, trace)
     if read is not None and os.environ.get("CLEAVE_CACHE_VERIFY") != "1":
+        read.files = f"{key[4]} {read.files}"
         return read
     before, warned = set(sys.modules), messages.warned
     traced = trace()
@@ -55,6 +56,8 @@ def kept_trace(model: torch.nn.Module, inputs: Any, loss_fn: Callable[..., Any] 
     # What is said is said at each start.
     if read is None and messages.warned == warned:
         _keep(key, traced, model, sorted(set(sys.modules) - before))
+        if traced.files:
+            traced.files = f"{key[4]} {traced.files}"
     return traced
 
 
@@ -64,6 +67,8 @@ def different(one: TracedModel, other: TracedModel) -> str:
         a, b = getattr(one, field.name), getattr(other, field.name)
         if field.name == "tensors":
             same = len(a) == len(b) and all(map(_same_tensor, a, b))
+        elif field.name == "files":
+            continue
         elif field.name == "deterministic":
             same = (a is None) == (b is None)
         else:
@@ -114,6 +119,7 @@ def _keep(key: Sequence[str], traced: TracedModel, model: torch.nn.Module, loade
     read = _read(content, model, lambda: traced)
     if read is not None and not different(read, traced):
         _cleave.keep_finding(key, content)
+        traced.files = read.files
 
 
 def _read(content: bytes, model: torch.nn.Module,
@@ -148,7 +154,7 @@ def _read(content: bytes, model: torch.nn.Module,
     return TracedModel(
         mlir=head["mlir"], tensors=tensors,
         input_types={n: (tuple(shape), getattr(torch, dtype)) for n, shape, dtype in head["inputs"]},
-        deterministic=lambda: _again(trace), **fields)
+        deterministic=lambda: _again(trace), files=json.dumps(head["files"]), **fields)
 
 
 def _again(trace: Callable[[], TracedModel]) -> TracedModel:

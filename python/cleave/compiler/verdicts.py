@@ -34,7 +34,8 @@ def key(model: torch.nn.Module, loss_fn: Any, traced: TracedModel, options: Mapp
     as in a notebook."""
     if not all(map(_in_file, _code(model, loss_fn))):
         return None
-    files = loaded_files()
+    # The same whether the trace was made or read.
+    files = traced.files or loaded_files()
     if files is None:
         return None
     facts = [sys.version, torch.__version__, torch.version.git_version,
