@@ -42,7 +42,11 @@ _UNSEEN = frozenset({
     "globals", "eval", "exec", "open", "__import__", "import_module", "input", "id", "hash", "sys",
     "inspect", "gc", "time", "datetime", "socket", "subprocess", "ctypes", "getpid", "urandom",
     "tempfile", "uuid", "locals", "vars", "data_ptr", "_cdata",
-    "ops", "library", "get_rng_state", "initial_seed", "default_generator", "seed", "fromfile", "memmap"})
+    "ops", "library", "get_rng_state", "initial_seed", "default_generator", "seed", "fromfile", "memmap",
+    "load", "read_text", "read_bytes", "readline", "readlines", "fdopen", "popen", "listdir", "scandir", "glob",
+    "iterdir", "walk", "exists", "is_file", "isfile", "stat", "getmtime", "loadtxt", "genfromtxt", "load_file",
+    "safe_open", "urlopen", "perf_counter", "monotonic", "time_ns", "getloadavg", "cpu_count", "current_process",
+    "current_thread", "get_ident", "getframe", "_getframe", "getsource"})
 #: Packages whose modules hold nothing that a trace reads.
 _UNREAD = {"sympy", "mpmath", "torchgen", "asyncio", "pytest", "_pytest", "pluggy", "xdist", "execnet",
            "jinja2", "yaml", "httpx2", "httpcore2", "httpx", "httpcore", "anyio", "h11", "email",

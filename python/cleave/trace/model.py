@@ -64,7 +64,7 @@ class TracedModel:
     no_logits: str = ""
     #: The inputs that the logits depend on.
     logits_inputs: tuple[str, ...] = ()
-    #: What identifies the files that were loaded and that the trace loaded; "" if nobody asked.
+    #: The identity of the files that were loaded and that the trace loaded; "" if nobody asked.
     files: str = ""
 
     @property
