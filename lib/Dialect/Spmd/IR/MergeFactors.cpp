@@ -7,8 +7,8 @@
 ///
 /// \file
 /// The tensors of an op may claim different axes for its factors.
-/// test/Dialect/Spmd/Propagation/propagate-conflicts.mlir has a function for each
-/// case:
+/// test/Dialect/Spmd/Propagation/propagate-conflicts.mlir has a function for
+/// each case:
 ///
 /// 1. Two factors get one axis from different tensors: that of more tensors.
 /// 2. As many tensors for each: that of the larger tensors.
