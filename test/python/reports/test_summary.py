@@ -89,8 +89,8 @@ def test_names_are_folded(name, folded):
 
 
 def test_unknown_detail(step):
-    with pytest.raises(ValueError, match="unknown detail 'more'; use 'summary', 'layers', 'full' or "
-                                         "'memory'"):
+    with pytest.raises(ValueError, match="unknown detail 'more'; use 'summary', 'layers', 'full', "
+                                         "'memory' or 'cost'"):
         step.explain("more")
 
 
