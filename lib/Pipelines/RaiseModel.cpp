@@ -25,11 +25,11 @@ LogicalResult cleave::raiseModel(ModuleOp module) {
   return passes.run(module);
 }
 
-std::vector<std::pair<unsigned, std::string>>
+FailureOr<std::vector<std::pair<unsigned, std::string>>>
 cleave::raisedOps(ModuleOp module) {
-  std::vector<std::pair<unsigned, std::string>> ops;
   if (failed(raiseModel(module)))
-    return ops;
+    return failure();
+  std::vector<std::pair<unsigned, std::string>> ops;
   for (auto function : module.getOps<func::FuncOp>())
     for (Operation &op : function.getOps())
       if (auto place = op.getLoc()->findInstanceOf<FileLineColLoc>())

@@ -11,6 +11,7 @@
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
 #include "cleave/Planning/CostForms.h"
 #include "cleave/Reports/CommunicationFacts.h"
+#include "cleave/Reports/FormatBytes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -118,17 +119,6 @@ double Comparison::numbers() const {
          static_cast<double>(std::max<int64_t>(positions, 1));
 }
 
-static std::string amount(double bytes) {
-  double unit = 1;
-  StringRef name = " B";
-  for (StringRef next : {" KiB", " MiB", " GiB", " TiB"})
-    if (bytes >= 1024 * unit) {
-      unit *= 1024;
-      name = next;
-    }
-  return llvm::formatv("{0:f1}{1}", bytes / unit, name);
-}
-
 void Comparison::addRow(const SentKey &key, CostFacts &cost) const {
   auto formed = form.sent.find(key);
   auto found = planned.find(key);
@@ -150,11 +140,11 @@ void Comparison::addRow(const SentKey &key, CostFacts &cost) const {
   if (row.exceeds) {
     std::string text = llvm::formatv(
         "the plan sends {0} by {1} over {2}, and its closed form ",
-        amount(row.bytes.plan), row.kind, row.axes);
+        formatBytes(row.bytes.plan), row.kind, row.axes);
     text += formed == form.sent.end()
                 ? std::string("has none")
-                : amount(row.bytes.form) + " (" + row.terms + ")";
-    text += "; most of it: " + amount(found->second.most);
+                : formatBytes(row.bytes.form) + " (" + row.terms + ")";
+    text += "; most of it: " + formatBytes(found->second.most);
     if (!found->second.line.empty())
       text += " at " + found->second.line;
     if (!found->second.cause.empty())
@@ -193,15 +183,16 @@ CostFacts Comparison::find(double operations, const runtime::MemoryPlan &memory,
                        cost.operations.plan, cost.operations.form,
                        cost.operations.plan / cost.operations.form)});
   if (over(cost.parameterBytes, numbers()))
-    cost.excesses.push_back({location, "parameters at rest take " +
-                                           amount(cost.parameterBytes.plan) +
-                                           ", and by their closed form " +
-                                           amount(cost.parameterBytes.form)});
+    cost.excesses.push_back(
+        {location, "parameters at rest take " +
+                       formatBytes(cost.parameterBytes.plan) +
+                       ", and by their closed form " +
+                       formatBytes(cost.parameterBytes.form)});
   if (cost.stateBytes.form >= 0 && over(cost.stateBytes, numbers()))
     cost.excesses.push_back({location, "the optimizer's state takes " +
-                                           amount(cost.stateBytes.plan) +
+                                           formatBytes(cost.stateBytes.plan) +
                                            ", and by its closed form " +
-                                           amount(cost.stateBytes.form)});
+                                           formatBytes(cost.stateBytes.form)});
   return cost;
 }
 

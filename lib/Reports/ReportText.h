@@ -8,14 +8,12 @@
 #ifndef CLEAVE_LIB_REPORTS_REPORTTEXT_H
 #define CLEAVE_LIB_REPORTS_REPORTTEXT_H
 
+#include "cleave/Reports/FormatBytes.h"
 #include "llvm/Support/JSON.h"
 #include <string>
 #include <vector>
 
 namespace cleave {
-
-/// Formats bytes as `264 B`, `16.0 KiB`, `1.2 MiB` or `3.0 GiB`.
-std::string formatBytes(double bytes);
 
 /// Formats a share of 1 as `12.5 %`.
 std::string formatShare(double share);

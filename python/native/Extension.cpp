@@ -383,7 +383,10 @@ raisedOpsOf(const std::string &text) {
   auto module = mlir::parseSourceString<mlir::ModuleOp>(text, &context);
   if (!module)
     throw CompileFailure("the module cannot be read");
-  return raisedOps(*module);
+  auto ops = raisedOps(*module);
+  if (failed(ops))
+    throw CompileFailure("ops of the module cannot be raised");
+  return std::move(*ops);
 }
 
 /// The rate of a step by a schedule of the runtime.

@@ -34,8 +34,9 @@ llvm::LogicalResult raiseModel(mlir::ModuleOp module);
 
 /// The ops of the functions of `module` after these passes, in their order: the
 /// line of each one's location, and its name without its dialect. `module` is
-/// raised.
-std::vector<std::pair<unsigned, std::string>> raisedOps(mlir::ModuleOp module);
+/// raised; fails where a pass does.
+llvm::FailureOr<std::vector<std::pair<unsigned, std::string>>>
+raisedOps(mlir::ModuleOp module);
 
 } // namespace cleave
 

@@ -24,6 +24,7 @@ from cleave import _cleave
 from cleave.compiler.entrance import grouped
 from proofs import ALL
 from process_script import net, token_loss
+from written_modules import loaded
 
 HERE = pathlib.Path(cleave.__file__).parent
 
@@ -469,24 +470,11 @@ def comparisons(tmp_path, monkeypatch):
     # A worker of pytest has none.
     monkeypatch.setattr(sys.modules["__main__"], "__file__", pytest.__file__, raising=False)
     # What comparing loads, it loads once.
-    compiled_net(loaded(tmp_path / "first_net.py", NET, monkeypatch), check="on")
+    compiled_net(loaded(tmp_path / "first_net.py", NET, monkeypatch).Net(), check="on")
     calls, original = [], compare.compare
     monkeypatch.delenv("CLEAVE_CHECK", raising=False)
     monkeypatch.setattr(compare, "compare", lambda *args: calls.append(1) or original(*args))
     return calls
-
-
-def loaded(path, text, monkeypatch):
-    import importlib.util
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, module)
-    # A text that changes within a second, and keeps its size, is not told from its bytecode.
-    with monkeypatch.context() as here:
-        here.setattr(sys, "dont_write_bytecode", True)
-        spec.loader.exec_module(module)
-    return module.Net()
 
 
 def compiled_net(model, **options):
@@ -498,32 +486,32 @@ def test_check_is_not_repeated(cache, tmp_path, monkeypatch, comparisons):
     """For the same program of the same files; values may be others."""
     path = tmp_path / "own_net.py"
     for _ in range(3):
-        compiled_net(loaded(path, NET, monkeypatch))
+        compiled_net(loaded(path, NET, monkeypatch).Net())
     assert len(comparisons) == 1
-    compiled_net(loaded(path, NET, monkeypatch), check="on")
+    compiled_net(loaded(path, NET, monkeypatch).Net(), check="on")
     assert len(comparisons) == 2
     # The traced text is the same.
     changed = NET.replace("(self.a(x) - y)", "(self.a(x) - y )")
-    compiled_net(loaded(path, changed, monkeypatch))
+    compiled_net(loaded(path, changed, monkeypatch).Net())
     assert len(comparisons) == 3
-    compiled_net(loaded(path, changed, monkeypatch), max_logits_bytes=1 << 20)
+    compiled_net(loaded(path, changed, monkeypatch).Net(), max_logits_bytes=1 << 20)
     assert len(comparisons) == 4
     monkeypatch.setenv("CLEAVE_CACHE", "off")
-    compiled_net(loaded(path, changed, monkeypatch))
+    compiled_net(loaded(path, changed, monkeypatch).Net())
     assert len(comparisons) == 5
 
 
 def test_what_tracing_does_not_see(cache, tmp_path, monkeypatch, comparisons):
     """A model that differs from its trace is refused after one with the same trace has passed."""
     path = tmp_path / "own_net.py"
-    compiled_net(loaded(path, NET, monkeypatch))
+    compiled_net(loaded(path, NET, monkeypatch).Net())
     hidden = NET.replace("return (self.a(x) - y)", "return (self.a(x) - y + self.more(x))") + """
     def more(self, x):
         return 0.0 if torch.compiler.is_exporting() else 1.0
 """
     for _ in range(2):
         with pytest.raises(cleave.CompileError, match="differs from eager PyTorch"):
-            compiled_net(loaded(path, hidden, monkeypatch))
+            compiled_net(loaded(path, hidden, monkeypatch).Net())
 
 
 def test_code_in_no_file(cache, comparisons):
@@ -540,7 +528,7 @@ def test_remarks_of_the_check_are_repeated(cache, tmp_path, monkeypatch, compari
                        "((self.a(x) - y).square() + 0 * self.a.bias[0].sqrt())")
     for n in (1, 2):
         caplog.clear()
-        net = loaded(tmp_path / "own_net.py", text, monkeypatch)
+        net = loaded(tmp_path / "own_net.py", text, monkeypatch).Net()
         with torch.no_grad():
             net.a.bias.zero_()
         compiled_net(net)

@@ -3,7 +3,6 @@
 """Traces in the cache: whatever a trace reads is part of their key, and what is read from the cache
 is what was traced."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from cleave.compiler.trace_inputs import Unknown, trace_key
 from cleave.models import FAMILIES, Size, example_inputs
 from cleave.trace import trace
 from proofs import ALL
+from written_modules import loaded
 
 NET = """
 import functools
@@ -67,18 +67,6 @@ def known_files(monkeypatch):
         if isinstance(file, str) and os.path.isabs(file) and not os.path.exists(file):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", pytest.__file__, raising=False)
-
-
-def loaded(path, text, monkeypatch):
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, module)
-    # A text that changes within a second, and keeps its size, is not told from its bytecode.
-    with monkeypatch.context() as here:
-        here.setattr(sys, "dont_write_bytecode", True)
-        spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
