@@ -118,7 +118,7 @@ docs: build
 	mv docs/groups.py.new python/cleave/compiler/groups.py
 	test -x $(BUILD)/docs/venv/bin/python || python3 -m venv $(BUILD)/docs/venv
 	$(BUILD)/docs/venv/bin/python -m pip install --quiet \
-	  --disable-pip-version-check -r docs/requirements.txt
+	  --disable-pip-version-check -r requirements-docs.txt
 	$(BUILD)/docs/venv/bin/python scripts/build_docs.py --build $(BUILD)
 
 format:

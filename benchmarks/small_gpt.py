@@ -49,7 +49,7 @@ def parse(parser, **small):
 
 def text():
     """The documentation and the sources of this project, as bytes below 128."""
-    files = [*sorted(harness.ROOT.glob("docs/*.md")), *sorted(harness.ROOT.glob("lib/**/*.cpp"))]
+    files = [*sorted(harness.ROOT.glob("docs/**/*.md")), *sorted(harness.ROOT.glob("lib/**/*.cpp"))]
     return bytes(byte for file in files for byte in file.read_bytes() if byte < 128)
 
 

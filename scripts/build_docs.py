@@ -2,7 +2,7 @@
 
 Collects the pages of docs/ and README.md, writes the reference of dialects and
 passes by mlir-tblgen, and calls mkdocs, which makes that of the Python package
-from its docstrings. Needs what docs/requirements.txt lists.
+from its docstrings. Needs what requirements-docs.txt lists.
 """
 
 import argparse
@@ -72,8 +72,8 @@ def moved(text):
     pages are named without a link."""
     text = re.sub(r"\[(`[^`]*`)\]\(\w+\.py\)", r"\1", text)
     for file, page in MOVED.items():
-        text = re.sub(rf"\]\((\.\./)?{re.escape(file)}", f"]({page}", text)
-    return re.sub(r"(\]\(|src=\")(\.\./)?docs/", r"\1", text)
+        text = re.sub(rf"\]\((?:\.\./)*{re.escape(file)}", f"]({page}", text)
+    return re.sub(r"(\]\(|src=\")(?:\.\./)*(?:docs/)?(?:\w+/)?(?=\w+\.(?:md|svg))", r"\1", text)
 
 
 def stage(folder):
@@ -84,7 +84,7 @@ def stage(folder):
         shutil.copy(path, folder)
     shutil.copytree(ROOT / "examples" / "pictures", folder / "pictures")
     # The README is the map of the folder; the site has its navigation.
-    pages = {path.name: path for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"}
+    pages = {path.name: path for path in (ROOT / "docs").rglob("*.md") if path.name != "README.md"}
     pages |= {"index.md": ROOT / "README.md"} | {page: ROOT / file for file, page in MOVED.items()}
     for name, path in pages.items():
         (folder / name).write_text(moved(path.read_text()))

@@ -2,10 +2,11 @@
 # Exceptions. See LICENSE for license information.
 """Where tests find the package, what they share (support/) and each other.
 
-A folder holds the tests of one: `trace` (the front end), `graph`, `spmd`,
-`pipe`, `exec` (the dialects), `native` (generated code against the
-interpreter), `interpreter`, `step` (cleave.compile and its step), `reports`,
-`run` (cleave-run, checkpoints, processes), `feed` (databases), `docs` (what pages say), `examples`.
+A folder holds the tests of one: `trace` (the front end), `operators` and `models` of PyTorch,
+`graph`, `spmd`, `pipe`, `exec` (the dialects), `precision` (layouts in 16 and 8 bits), `native`
+(generated code against the interpreter), `interpreter`, `step` (cleave.compile and its step),
+`training` (steps beside PyTorch), `options`, `cache`, `reports`, `run` (cleave-run, checkpoints,
+processes), `feed` (databases), `docs` (what pages say), `examples`.
 """
 import importlib
 import logging
@@ -20,13 +21,15 @@ import traceback
 import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
-for folder in sorted(path for path in HERE.iterdir() if path.is_dir() and path.name[0] not in "._"):
-    sys.path.insert(0, str(folder))
+for parent in (HERE, HERE / "support"):
+    for folder in sorted(path for path in parent.iterdir() if path.is_dir() and path.name[0] not in "._"):
+        if not (folder / "__init__.py").exists():
+            sys.path.insert(0, str(folder))
 sys.path.insert(0, str(HERE.parents[1] / "python"))
 
 import pytest  # noqa: E402
 
-pytest.register_assert_rewrite(*(path.stem for path in sorted((HERE / "support").glob("*.py"))))
+pytest.register_assert_rewrite(*(path.stem for path in sorted((HERE / "support").rglob("*.py"))))
 
 import ledger  # noqa: E402
 import numpy  # noqa: E402

@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Weights in a smaller form, in files of safetensors that PyTorch reads.
 
-`docs/Pruning.md` has the format: what each weight is stored as is said in the metadata, and
+`docs/lossy/Pruning.md` has the format: what each weight is stored as is said in the metadata, and
 `read_export` decodes it with PyTorch alone. `python -m cleave.export` is the command.
 """
 

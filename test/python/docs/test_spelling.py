@@ -66,5 +66,5 @@ def test_scripts():
     wrong = {name: found for name in SCRIPTS if (ROOT / name).exists()
              and "cleave.compile(" in (text := (ROOT / name).read_text())
              and (found := outside_of_groups(text))
-             and name not in ("test/python/step/test_former_names.py",)}
+             and name not in ("test/python/options/test_former_names.py",)}
     assert not wrong

@@ -24,7 +24,7 @@ from cuda_fake import FAKE, fake_device  # noqa: F401
 from proofs import ALL
 from step_runs import model
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "process_script.py"
+SCRIPT = pathlib.Path(__file__).parents[1] / "support" / "files" / "process_script.py"
 
 pytestmark = pytest.mark.skipif(
     not ((FAKE / "libcuda.so.1").exists()

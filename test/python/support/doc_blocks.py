@@ -24,7 +24,7 @@ from cleave.trace.weights import save_module, save_weights
 from training_support import build
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHOWN = {"text", "mlir", "c"}
 
 

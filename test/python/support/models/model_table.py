@@ -74,7 +74,7 @@ def page(table):
         "# Models of transformers", "",
         "You find here whether a model class of the transformers library trains with Cleave, and if not, why.",
         "",
-        "`test/python/support/model_census.py` writes this page from `models.json` beside it. Each class of the",
+        "`test/python/support/models/model_census.py` writes this page from `models.json` beside it. Each class of the",
         f"library's mappings ({transformers.__version__}) for causal, masked and sequence-to-sequence language",
         "models and for sequence and image classification is built small, with random weights and without",
         "dropout, and tried. Losses of steps may differ from PyTorch's by 1e-4 of their size, and the",

@@ -428,7 +428,7 @@ def test_gradients_of_16_bits(family, plan, reduction, micro_batches):
 def text():
     """The bytes of this project's pages."""
     folder = Path(__file__).resolve().parents[3] / "docs"
-    return torch.frombuffer(bytearray(b"".join(p.read_bytes() for p in sorted(folder.glob("*.md")))),
+    return torch.frombuffer(bytearray(b"".join(p.read_bytes() for p in sorted(folder.rglob("*.md")))),
                             dtype=torch.uint8).long()
 
 

@@ -5,7 +5,7 @@
 `operators_refused.json` holds for each operator whether all or some of its samples are
 refused, and the messages. Write it anew, and docs/Operators.md from it, by
 
-    PYTHONPATH=python python test/python/support/operator_table.py
+    PYTHONPATH=python python test/python/support/operators/operator_table.py
 
 which traces every sample (some 15 minutes), with `--only` those of some operators, or
 `--docs` for the page alone. With `--compare` the values and gradients of each are also
@@ -52,7 +52,7 @@ def page(table, operators, left_out):
         "",
         "You find here which operators of PyTorch cannot be traced, and why; all others of its database can.",
         "",
-        "`operator_table.py` writes this page from `operators_refused.json`, both in `test/python/support`; a test",
+        "`operator_table.py` writes this page from `operators_refused.json`, both in `test/python/support/operators`; a test",
         "fails when the table is not true. The samples are those of PyTorch's own operator database, `op_db`:",
         "operators of f32 that have a gradient, without `linalg`, `fft`, `special`, `sparse` and complex",
         "numbers. If an operator has more than 64 samples, 64 are drawn. Traced operators have the values",

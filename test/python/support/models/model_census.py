@@ -6,7 +6,7 @@ A class of the mappings of causal, masked and sequence-to-sequence language mode
 of sequence and image classification is built small with random weights, traced, and
 trained 5 steps of SGD beside PyTorch, as it is and with a padding mask. Run
 
-    PYTHONPATH=python python test/python/support/model_census.py [--trace] [--json FILE] [--table] [class ...]
+    PYTHONPATH=python python test/python/support/models/model_census.py [--trace] [--json FILE] [--table] [class ...]
 
 for all or for these classes: `--trace` ends after the trace, `--json` keeps what was
 found as it goes, so that a run that was stopped continues where it was, and `--table`
@@ -33,7 +33,7 @@ import warnings
 import torch
 import transformers
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "trace"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "training"))
 
 from model_table import (FAILED, NOT_BUILT, PAGE, REFUSED, STEPS, TABLE, TRACES, TRAINS, UNSTABLE,
                          VALUES, WRONG, classes, entries, page, read, summary, write)

@@ -20,8 +20,7 @@ def environment(monkeypatch):
     monkeypatch.setenv("CLEAVE_CHECK", "off")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
-        [*filter(None, [os.environ.get("PYTHONPATH")]), str(SCRIPT.parent),
-         *map(str, (SCRIPT.parents[1] / name for name in ("trace", "step")))]))
+        [*filter(None, [os.environ.get("PYTHONPATH")]), str(SCRIPT.parent)]))
 
 
 def lines(text):

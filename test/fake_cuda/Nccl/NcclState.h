@@ -8,7 +8,7 @@
 #ifndef CLEAVE_TEST_FAKE_CUDA_NCCLSTATE_H
 #define CLEAVE_TEST_FAKE_CUDA_NCCLSTATE_H
 
-#include "Hooks.h"
+#include "../Hooks.h"
 #include "NcclBoard.h"
 #include "NcclElements.h"
 #include <chrono>

@@ -14,7 +14,7 @@ HEADERS = next((str(path) for path in [pathlib.Path("/usr/local/cuda/include")]
                 + [pathlib.Path(nvcc).resolve().parents[1] / "include"
                    for nvcc in [shutil.which("nvcc")] if nvcc]
                 if (path / "cuda_bf16.h").exists()), None)
-EMULATION = pathlib.Path(__file__).resolve().parents[2] / "unit" / "Target"
+EMULATION = pathlib.Path(__file__).resolve().parents[3] / "unit" / "Target"
 COMPILER = next((found for name in ("clang++-22", "clang++") if (found := shutil.which(name))),
                 None)
 

@@ -412,7 +412,7 @@ def test_killed_writers(cache, tmp_path):
 @pytest.mark.parametrize("form", ["zero1", "pp"])
 def test_one_rank_reads_what_another_compiles(cache, tmp_path, monkeypatch, form):
     """They agree, and train what two do that compile."""
-    support = pathlib.Path(__file__).parents[1] / "support"
+    support = pathlib.Path(__file__).parents[1] / "support" / "files"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 

@@ -14,7 +14,7 @@ import time
 import pytest
 
 BUILD = pathlib.Path(
-    os.environ.get("CLEAVE_BUILD_DIR", pathlib.Path(__file__).parents[3] / "build")
+    os.environ.get("CLEAVE_BUILD_DIR", pathlib.Path(__file__).parents[4] / "build")
 )
 TOOL = BUILD / "bin" / "cleave-run"
 ARTIFACT = BUILD / "test" / "unit" / "Runtime" / "bigram.so"
