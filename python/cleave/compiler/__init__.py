@@ -13,7 +13,10 @@
                                   what can be trained; comparison with eager PyTorch, on the same
                                   random numbers, of a large model on a copy with few layers,
                                   and what it found, in a folder
-    trace_inputs, kept_traces     all that a trace may read, as a hash; traces of earlier starts
+    trace_inputs, hashed_objects, hashed_code, hashed_packages
+                                  all that a trace may read, as a hash: the modes of the process,
+                                  the model's objects, their code, what is set in packages
+    kept_traces                   traces of earlier starts
     batch, buckets, background    the tensors of a step; programs for a few lengths, compiled in
                                   another thread
 """
