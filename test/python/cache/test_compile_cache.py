@@ -22,6 +22,7 @@ import torch
 import cleave
 from cleave import _cleave
 from cleave.compiler.entrance import grouped
+from damaged_entries import damages
 from proofs import ALL
 from process_script import net, token_loss
 from written_modules import loaded
@@ -192,25 +193,12 @@ def test_default_folder(tmp_path, monkeypatch):
 # Damage -------------------------------------------------------------------------------
 
 
-def damages(whole, draw):
-    """Entries that are not `whole`."""
-    lengths = {0, 1, 14, 15, 40, 78, 79, 86, 87, 88, 118, 119, 120, len(whole) // 2, len(whole) - 1}
-    yield from (whole[:n] for n in lengths)
-    yield whole + b"\0"
-    yield whole * 2
-    yield bytes(len(whole))
-    places = [0, 14, 15, 78, 79, 86, 87, 118, 119, 127, 128, len(whole) - 1]
-    places += [draw.randrange(len(whole)) for _ in range(3000 if ALL else 20)]
-    for place in places:
-        yield whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1:]
-
-
 def test_damaged_entries(cache):
     """Compiled again, and replaced."""
     report = small().report()
     entry, = entries(cache)
     whole = entry.read_bytes()
-    for damaged in damages(whole, random.Random(1)):
+    for damaged in damages(whole, random.Random(1), 3000 if ALL else 20):
         entry.write_bytes(damaged)
         compiled = small()
         assert not compiled.cached and compiled.report() == report
