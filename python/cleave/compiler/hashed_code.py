@@ -31,7 +31,22 @@ _UNSEEN = frozenset({
     "load", "read_text", "read_bytes", "readline", "readlines", "fdopen", "popen", "listdir", "scandir", "glob",
     "iterdir", "walk", "exists", "is_file", "isfile", "stat", "getmtime", "loadtxt", "genfromtxt", "load_file",
     "safe_open", "urlopen", "perf_counter", "monotonic", "time_ns", "getloadavg", "cpu_count", "current_process",
-    "current_thread", "get_ident", "getframe", "_getframe", "getsource"})
+    "current_thread", "get_ident", "getframe", "_getframe", "getsource", "__subclasses__"})
+#: Modules of the standard library whose functions follow from their arguments. `random` is none;
+#: but a trace refuses what it draws.
+_PURE = frozenset({
+    "__future__", "abc", "base64", "binascii", "bisect", "builtins", "cmath", "collections", "contextlib", "copy",
+    "copyreg", "dataclasses", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json",
+    "keyword", "logging", "math", "numbers", "operator", "os", "pprint", "random", "re", "reprlib", "sre_compile",
+    "sre_parse", "statistics", "string", "struct", "textwrap", "types", "typing", "warnings", "weakref", "zlib",
+    "_abc", "_bisect", "_collections", "_collections_abc", "_functools", "_heapq", "_operator", "_random", "_sre",
+    "_struct", "_warnings", "_weakref", "_weakrefset"})
+#: Of `os`, what code may name: the environment, the folder and the type of the machine are in the hash.
+_OF_OS = frozenset({"environ", "environb", "getenv", "getenvb", "path", "fspath", "getcwd", "name", "sep", "linesep",
+                    "join", "basename", "dirname", "split", "splitext", "normpath", "isabs", "abc", "PathLike"})
+#: Installed packages whose functions code may call.
+_KNOWN = frozenset({"torch", "numpy", "cleave", "functorch", "transformers", "peft", "trl", "accelerate", "diffusers",
+                    "timm", "einops", "torchvision", "torchaudio", "typing_extensions", "packaging"})
 #: Packages whose objects are what their code has made of them.
 FIXED = {"torch", "numpy", "sympy", "mpmath", "torchgen", "functorch", "cleave"}
 SKIPPED = {"__dict__", "__weakref__", "__doc__", "_abc_impl", "__builtins__", "__cached__",
@@ -72,14 +87,35 @@ def hash_function(walk: Objects, x: types.FunctionType) -> None:
     for cell in x.__closure__ or ():
         walk.visit(cell)
     if not foreign:
+        check_called(x)
         return  # Its globals are those of an installed module.
     own, names = x.__globals__, _names(code)
     if unseen := _UNSEEN & names:
         raise Unknown(f"code that names {min(unseen)}")
+    if any(name.split(".", 1)[0] == "os" or own.get(name) is os or own.get(name) is os.path for name in names):
+        if of_os := names & (vars(os).keys() | vars(os.path).keys()) - _OF_OS - {"os"}:
+            raise Unknown(f"code that names os and {min(of_os)}")
     for name in sorted(names):
         if name in own:
             walk.say("global", name)
             walk.visit(own[name])
+
+
+def check_called(x: Any) -> None:
+    """Raises `Unknown` for a function or class of an installed module that may read what is not in
+    the hash, by whatever name code knows it."""
+    module, name = getattr(x, "__module__", None) or "builtins", x.__name__
+    if name in _UNSEEN or not _is_seen(module) or (module == "os" and name not in _OF_OS):
+        raise Unknown(f"code that may call {module}.{name}")
+
+
+def _is_seen(module: str) -> bool:
+    """Whether what the functions of an installed module return follows from what is in the hash."""
+    top = module.split(".", 1)[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if is_standard(top):
+        return top in _PURE
+    return top in _KNOWN or (file is not None and not is_installed(file))
 
 
 def hash_class(walk: Objects, x: type) -> None:
@@ -100,6 +136,8 @@ def hash_module(walk: Objects, x: types.ModuleType) -> None:
     file = getattr(x, "__file__", None)
     top = x.__name__.split(".", 1)[0]
     if top in FIXED or is_standard(top) or (file is not None and is_installed(file)):
+        if not _is_seen(top):
+            raise Unknown(f"the module {x.__name__}")
         return
     if file is None or x.__name__ == "__main__":
         raise Unknown(f"the module {x.__name__} as an object")
@@ -118,7 +156,7 @@ def _names(code: types.CodeType) -> set[str]:
         if instruction.opname == "IMPORT_NAME":
             top = str(instruction.argval).split(".", 1)[0]
             file = getattr(sys.modules.get(top), "__file__", None)
-            if instructions[i - 2].argval != 0 or not (
+            if instructions[i - 2].argval != 0 or not _is_seen(top) or not (
                     is_standard(top) or (file or "").startswith(installed_folders())):
                 raise Unknown(f"code that imports {instruction.argval}")
     for constant in code.co_consts:

@@ -19,7 +19,7 @@ from typing import Any, Iterable
 
 import torch
 
-from .hashed_code import (OF_PROCESS, PLAIN, Unknown, hash_class, hash_code, hash_function, hash_module,
+from .hashed_code import (OF_PROCESS, PLAIN, Unknown, check_called, hash_class, hash_code, hash_function, hash_module,
                           is_foreign)
 
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range, slice,
@@ -40,7 +40,7 @@ class Objects:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._hash = hashlib.sha256()
-        #: What is not hashed yet; `say` bounds its length.
+        #: Facts that are not hashed yet; `say` bounds their number.
         self.text: list[str] = []
         self._known: dict[int, int] = {}
         self._kept: list[Any] = []
@@ -106,6 +106,7 @@ class Objects:
 
     def _visit_new(self, x: Any, kind: type) -> None:
         if isinstance(x, type):
+            check_called(x)
             hash_class(self, x)
         elif isinstance(x, torch.Tensor):
             self._tensor(x, kind)
@@ -122,10 +123,13 @@ class Objects:
         elif isinstance(x, _BUILTIN):
             self.say("builtin", x.__qualname__)
             owner = getattr(x, "__self__", None)
+            if kind is types.BuiltinFunctionType and not isinstance(owner, torch.Tensor):
+                check_called(x)
             if owner is not None and not isinstance(owner, types.ModuleType):
                 self.visit(owner)
         elif isinstance(x, enum.Enum):
-            self.all("enum", (kind, x.name, x._value_))
+            self.all("enum", (x.name, x._value_))
+            self.visit_class(kind)
         elif kind is property:
             self.all("property", (x.fget, x.fset, x.fdel))
         elif kind in (staticmethod, classmethod):
@@ -160,6 +164,15 @@ class Objects:
         else:
             self._object(x, kind)
 
+    def visit_class(self, x: type) -> None:
+        """Hashes the class of an object, which is not called for that."""
+        if id(x) not in self._known:
+            self._known[id(x)] = len(self._kept)
+            self._kept.append(x)
+            hash_class(self, x)
+        else:
+            self.say("again", self._known[id(x)])
+
     def all(self, label: str, values: Iterable[Any]) -> None:
         self.say("(", label)
         for value in values:
@@ -170,7 +183,7 @@ class Objects:
         """Hashes containers and instances of classes of Python."""
         content = False
         self.say("(", kind.__qualname__)
-        self.visit(kind)
+        self.visit_class(kind)
         if isinstance(x, dict):
             content = True
             # No code of theirs runs.

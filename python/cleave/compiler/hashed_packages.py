@@ -95,7 +95,7 @@ def _class_of(walk: Objects, key: str, value: type, module: str, fixed: bool) ->
         if any(is_foreign(f) for f in map(within, vars(value).values())
                if type(f) is types.FunctionType):
             walk.say("replaced")
-            walk.visit(value)
+            walk.visit_class(value)
         return  # Else where it is defined.
     for name, member in sorted(vars(value).items(), key=_first):
         if name in SKIPPED:

@@ -3,12 +3,18 @@
 """Traces in the cache: whatever a trace reads is part of their key, and what is read from the cache
 is what was traced."""
 
+import decimal
+import io
 import json
 import os
+import pathlib
+import platform
 import random
 import subprocess
 import sys
+import time
 
+import numpy
 import pytest
 import torch
 
@@ -215,7 +221,10 @@ def test_a_line_makes_another_key(tmp_path, monkeypatch):
 @pytest.mark.parametrize("line", [
     "import time; x = x * time.time()", "x = x * float(open('/proc/uptime').read().split()[0])",
     "x = x * globals()['SCALE']", "import own_helper; x = x * own_helper.A",
-    "x = torch.ops.aten.relu(x)", "x = x * eval('SCALE')", "x = x * self.file.fileno()"])
+    "x = torch.ops.aten.relu(x)", "x = x * eval('SCALE')", "x = x * self.file.fileno()",
+    "from os.path import getsize as f; x = x * f('/')", "import os; x = x * os.path.getsize('/')",
+    "import platform; x = x * len(platform.node())", "x = x * len(type(self).__subclasses__())",
+    "from time import perf_counter as f; x = x * f()"])
 def test_what_is_not_in_the_key_is_traced(line, tmp_path, monkeypatch):
     text = NET.replace("        h = self.drop(", f"        {line}\n        h = self.drop(")
     model = loaded(tmp_path / "own_traced.py", text, monkeypatch).Net()
@@ -224,6 +233,28 @@ def test_what_is_not_in_the_key_is_traced(line, tmp_path, monkeypatch):
             model.file = file
         with pytest.raises(Unknown):
             trace_key(model, examples(), None)
+
+
+#: Readers that code may know by another name.
+READERS = {"a clock": time.perf_counter, "the process": os.getpid, "a file": pathlib.Path.read_text,
+           "a class": pathlib.Path, "numbers": numpy.load, "a size": os.path.getsize, "a module": platform,
+           "a decimal context": decimal.getcontext, "a bound method": io.StringIO("1").readline}
+
+
+@pytest.mark.parametrize("place", ["global", "attribute", "closure"])
+@pytest.mark.parametrize("kind", READERS)
+def test_readers_are_known_by_any_name(kind, place, tmp_path, monkeypatch):
+    """A clock is one as `from time import perf_counter as now`, and as an attribute or in a closure."""
+    module = loaded(tmp_path / "own_traced.py", NET.replace("x * self.factor", "x * SCALE * self.factor"), monkeypatch)
+    model = module.Net()
+    if place == "global":
+        monkeypatch.setattr(module, "SCALE", READERS[kind])
+    elif place == "attribute":
+        model.reader = READERS[kind]
+    else:
+        model.closed.__closure__[0].cell_contents = READERS[kind]
+    with pytest.raises(Unknown):
+        trace_key(model, examples(), None)
 
 
 def test_tables_of_installed_packages(net, monkeypatch):
