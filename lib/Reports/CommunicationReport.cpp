@@ -76,22 +76,38 @@ static CommunicationFacts find(ProgramOp program, const SymbolTable &symbols) {
   facts.entry = program.getEntryName().str();
   if (program.getPosition())
     facts.position = program.getPipelinePosition();
-  auto add = [&](Operation *op, std::string kind, std::string axes,
+  // What an op of a part sends each time, and where that is added up.
+  struct Sending {
+    Sent *place, *total;
+    double elements, size;
+
+    void add(int64_t times, Sent &all) const {
+      for (Sent *sum : {place, total, &all})
+        sum->add(times, elements, size);
+    }
+  };
+  DenseMap<StringAttr, SmallVector<Sending, 2>> known;
+  auto add = [&](SmallVectorImpl<Sending> &list, Operation *op,
+                 std::string kind, std::string axes,
                  std::vector<std::string> names, std::string cause,
-                 int64_t times, double elements, double size) {
+                 double elements, double size) {
     CommunicationFacts::Place &place =
         facts.places[{kind, axes, sourceLine(op->getLoc()), std::move(cause)}];
     if (!place.location) {
       place.location = op->getLoc();
       place.axes = std::move(names);
     }
-    place.add(times, elements, size);
-    facts.totals[{kind, axes}].add(times, elements, size);
-    facts.all.add(times, elements, size);
+    list.push_back({&place, &facts.totals[{kind, axes}], elements, size});
   };
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
-    auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+    StringAttr callee = run.getCalleeAttr().getAttr();
+    if (auto it = known.find(callee); it != known.end()) {
+      for (const Sending &sending : it->second)
+        sending.add(times, facts.all);
+      continue;
+    }
+    auto part = symbols.lookup<func::FuncOp>(callee);
     if (!part || part.isExternal())
       continue;
     // The repeated update runs only if the first one was wrong.
@@ -101,19 +117,21 @@ static CommunicationFacts find(ProgramOp program, const SymbolTable &symbols) {
                         elementBytes(op.getInput().getType().getElementType()));
       continue;
     }
+    SmallVector<Sending, 2> &list = known[callee];
     for (auto op : part.front().getOps<SendOp>()) {
       RankedTensorType type = op.getInput().getType();
-      add(op, "send", spmd::AxisRef{spmd::kPipelineAxis}.str(),
+      add(list, op, "send", spmd::AxisRef{spmd::kPipelineAxis}.str(),
           {spmd::kPipelineAxis.str()},
-          "position " + std::to_string(op.getTo()) + " reads it", times,
+          "position " + std::to_string(op.getTo()) + " reads it",
           static_cast<double>(type.getNumElements()),
           elementBytes(type.getElementType()));
     }
     for (auto op : part.front().getOps<CollectiveOp>())
-      add(op, stringifyCollectiveKind(op.getKind()).str(), axesOf(op),
-          namesOf(op), spmd::causeOf(op.getLoc()).str(), times,
-          elementsSent(op),
+      add(list, op, stringifyCollectiveKind(op.getKind()).str(), axesOf(op),
+          namesOf(op), spmd::causeOf(op.getLoc()).str(), elementsSent(op),
           elementBytes(op.getInput().getType().getElementType()));
+    for (const Sending &sending : list)
+      sending.add(times, facts.all);
   }
   return facts;
 }

@@ -28,7 +28,7 @@ static int64_t integer(Operation *op, StringRef name) {
 
 /// The part of an action; null if it has no body.
 static func::FuncOp partOf(RunOp run, const SymbolTable &symbols) {
-  auto part = symbols.lookup<func::FuncOp>(run.getCallee());
+  auto part = symbols.lookup<func::FuncOp>(run.getCalleeAttr().getAttr());
   return part && !part.isExternal() ? part : nullptr;
 }
 
@@ -186,13 +186,15 @@ static void describeCommands(ProgramOp program, const SymbolTable &symbols,
                              json::Object &entry) {
   std::map<std::string, int64_t> counts;
   int64_t actions = 0, fetched = 0, evicted = 0;
+  llvm::MapVector<Operation *, int64_t> timesOf;
   for (auto [run, times] : llvm::zip_equal(program.getBody().getOps<RunOp>(),
                                            program.countActions())) {
     actions += times;
-    func::FuncOp part = partOf(run, symbols);
-    if (!part)
-      continue;
-    for (Operation &op : part.front())
+    if (func::FuncOp part = partOf(run, symbols))
+      timesOf[part] += times;
+  }
+  for (auto [part, times] : timesOf) {
+    for (Operation &op : cast<func::FuncOp>(part).front())
       if (isa<CommandOpInterface>(op)) {
         counts[op.getName().stripDialect().str()] += times;
         if (auto fetch = dyn_cast<FetchOp>(op))
@@ -302,6 +304,8 @@ json::Object cleave::describeMemory(ModuleOp module,
     programs[program.getPipelinePosition()].push_back(program);
   SymbolTable symbols(module);
   json::Array all;
+  // An array that grows copies its values.
+  all.reserve(plan.positions.size());
   for (const runtime::MemoryPlan::Position &position : plan.positions)
     all.push_back(describe(position, symbols, programs[position.number]));
   if (all.empty())

@@ -37,7 +37,7 @@ static json::Object describe(const RecomputeDecision &decision) {
 }
 
 Report cleave::programReport(mlir::ModuleOp module, const ProgramFacts &facts,
-                             const Report &schedule) {
+                             Report schedule) {
   const runtime::MemoryPlan &memory = facts.memory;
   json::Object plan = describeMemory(module, memory);
   if (json::Array *positions = plan.getArray("positions"))
@@ -59,8 +59,9 @@ Report cleave::programReport(mlir::ModuleOp module, const ProgramFacts &facts,
     report["cost"] = describeCost(*facts.cost);
   if (facts.prediction)
     report["prediction"] = describePrediction(*facts.prediction);
-  const json::Value *scheduled = factsOf(schedule).get("schedule");
-  report["schedule"] = scheduled ? *scheduled : json::Value(nullptr);
+  json::Object scheduled = takeFactsOf(std::move(schedule));
+  json::Value *own = scheduled.get("schedule");
+  report["schedule"] = own ? std::move(*own) : json::Value(nullptr);
   report["decisions"] = explainDecisions(report);
   return Report(std::move(report));
 }

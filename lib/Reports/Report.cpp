@@ -8,7 +8,6 @@
 #include "cleave/Reports/Report.h"
 #include "ReportParts.h"
 #include "cleave/Executable/Format/FileIO.h"
-#include "llvm/Support/FormatVariadic.h"
 
 using namespace cleave;
 using llvm::StringRef;
@@ -39,9 +38,13 @@ static json::Value renamed(const json::Value &value, StringRef prefix) {
 }
 
 /// All keys of reports are written here.
-static json::Value written(const json::Object &facts) {
-  json::Value value = json::Object(facts);
-  return keyPrefix().empty() ? value : renamed(value, keyPrefix());
+static void write(llvm::raw_ostream &os, const json::Value &facts,
+                  unsigned indent) {
+  llvm::json::OStream out(os, indent);
+  if (keyPrefix().empty())
+    out.value(facts);
+  else
+    out.value(renamed(facts, keyPrefix()));
 }
 
 std::optional<Report> Report::parse(StringRef text) {
@@ -57,14 +60,20 @@ std::optional<Report> Report::parse(StringRef text) {
 
 std::string Report::str() const {
   std::string text;
-  llvm::raw_string_ostream(text) << written(facts);
+  llvm::raw_string_ostream os(text);
+  write(os, facts, 0);
   return text;
 }
 
 void Report::print(llvm::raw_ostream &os) const {
-  os << llvm::formatv("{0:2}\n", written(facts));
+  write(os, facts, 2);
+  os << "\n";
 }
 
 const json::Object &cleave::factsOf(const Report &report) {
-  return report.facts;
+  return *report.facts.getAsObject();
+}
+
+json::Object cleave::takeFactsOf(Report report) {
+  return std::move(*report.facts.getAsObject());
 }

@@ -14,6 +14,7 @@ namespace cleave {
 
 /// The facts of a report, from which its lines of text are made.
 const llvm::json::Object &factsOf(const Report &report);
+llvm::json::Object takeFactsOf(Report report);
 
 /// Returns the memory plan of a program of `module`, for the key `plan`:
 /// ```

@@ -103,6 +103,9 @@ static json::Object describeBubble(const ScheduleFacts &facts) {
 static json::Object describe(const PredictedSchedule &known) {
   ScheduleFacts facts = findScheduleFacts(known);
   json::Array stages, positions;
+  // An array that grows copies its values.
+  stages.reserve(facts.stages.size());
+  positions.reserve(facts.positions.size());
   for (auto [number, stage] : llvm::enumerate(facts.stages)) {
     json::Object own = describeStage(stage);
     own["stage"] = static_cast<int64_t>(number);

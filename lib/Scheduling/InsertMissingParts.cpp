@@ -41,15 +41,13 @@ Schedule cleave::scheduling::insertMissingParts(Schedule schedule,
                                                 llvm::ArrayRef<PartInfo> parts,
                                                 int64_t microBatches,
                                                 const StageMap &map) {
-  std::set<std::pair<int64_t, std::string>> names;
+  std::set<std::pair<int64_t, llvm::StringRef>> names;
   for (const std::vector<Action> &actions : schedule.devices)
     for (const Action &action : actions)
       names.insert({action.stage, action.part});
   std::vector<bool> present(parts.size(), false);
-  std::map<std::pair<int64_t, std::string>, unsigned> index;
   for (auto [p, part] : llvm::enumerate(parts))
-    if (index[{part.stage, part.name}] = p;
-        names.count({part.stage, part.name})) {
+    if (names.count({part.stage, part.name})) {
       present[p] = true;
       for (unsigned other : part.fuses)
         present[other] = true;
@@ -80,8 +78,10 @@ Schedule cleave::scheduling::insertMissingParts(Schedule schedule,
     auto add = [&](int64_t device, int64_t microBatch) {
       std::vector<Action> &list = lists[device];
       auto at = llvm::find_if(list, [&](const Action &action) {
-        auto known = index.find({action.stage, action.part});
-        return known != index.end() && readers.count(known->second);
+        return llvm::any_of(readers, [&](unsigned reader) {
+          return parts[reader].stage == action.stage &&
+                 parts[reader].name == action.part;
+        });
       });
       list.insert(at, {part.name, microBatch, part.stage});
     };

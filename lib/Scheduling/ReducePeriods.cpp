@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Scheduling/ReducePeriods.h"
-#include "ActionStep.h"
 #include "cleave/Support/Repetition.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
@@ -35,7 +34,12 @@ namespace {
 class PositionList {
 public:
   PositionList(llvm::ArrayRef<Action> actions, int64_t microBatches)
-      : actions(actions), microBatches(microBatches) {}
+      : actions(actions), microBatches(microBatches) {
+    std::map<Key, unsigned> known;
+    for (const Action &action : actions)
+      numbers.push_back(
+          known.try_emplace(keyOf(action), known.size()).first->second);
+  }
 
   /// The most micro-batches in flight at a time.
   int64_t inFlight(llvm::function_ref<bool(const Action &)> holds) const;
@@ -54,6 +58,9 @@ private:
 
   llvm::ArrayRef<Action> actions;
   int64_t microBatches;
+  /// For each action a number, which those that differ in the micro-batch alone
+  /// have in common.
+  std::vector<unsigned> numbers;
   std::vector<Repetition> regions;
 };
 } // namespace
@@ -81,8 +88,11 @@ PositionList::inFlight(llvm::function_ref<bool(const Action &)> holds) const {
 /// Finds the periodic regions that are long enough to be shortened. False if
 /// the list has actions of micro-batches but no such region.
 bool PositionList::findRegions(int64_t kept) {
-  auto step = [&](size_t i, size_t j) {
-    return std::max<int64_t>(stepBetween(actions[i], actions[j]), 0);
+  auto step = [&](size_t i, size_t j) -> int64_t {
+    if (numbers[i] != numbers[j] || actions[i].microBatch < 0 ||
+        actions[j].microBatch < 0)
+      return 0;
+    return std::max<int64_t>(actions[j].microBatch - actions[i].microBatch, 0);
   };
   bool any = false;
   for (size_t i = 0; i < actions.size();) {

@@ -241,7 +241,7 @@ private:
       throw failure();
     facts = programReport(
         *module, describeProgram(*module, options, decisions, *planned),
-        *schedule);
+        std::move(*schedule));
     time.stop();
     printTimes(options);
     // Its threads end: a step has a program for each shape, and keeps them.

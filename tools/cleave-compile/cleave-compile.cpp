@@ -275,7 +275,7 @@ static int explain(const Report &report, const ProgramFacts &facts,
 /// for instead.
 static int writeProgram(ModuleOp module, const CompileOptions &options,
                         const Flags &flags, const Decisions &decisions,
-                        const Report &schedule) {
+                        Report schedule) {
   if (flags.emit == "llvm" || flags.emit == "cuda") {
     FailureOr<std::string> text = printKernels(
         module, flags.emit == "cuda" ? KernelText::Cuda : KernelText::LLVM,
@@ -294,7 +294,7 @@ static int writeProgram(ModuleOp module, const CompileOptions &options,
   TimingScope time = timePhase(options, "code");
   FailureOr<CompiledProgram> compiled =
       flags.planOnly || flags.emit == "memory"
-          ? CompiledProgram{planned->positions, ""}
+          ? CompiledProgram()
           : generateCode(module, options, *planned);
   if (failed(compiled))
     return 1;
@@ -302,7 +302,7 @@ static int writeProgram(ModuleOp module, const CompileOptions &options,
   ProgramFacts facts = describeProgram(module, options, decisions, *planned);
   if (options.checkCost && facts.cost && failed(checkCost(module, *facts.cost)))
     return 1;
-  Report report = programReport(module, facts, schedule);
+  Report report = programReport(module, facts, std::move(schedule));
   if (flags.emit == "memory")
     return writeFile(destinationOf(flags), [&](raw_ostream &os) {
       os << memoryTrace(report) << "\n";
@@ -348,7 +348,7 @@ static int compileModel(ModuleOp module, const CompileOptions &options,
       module->print(os, OpPrintingFlags().enableDebugInfo(false));
       os << "\n";
     });
-  return writeProgram(module, options, flags, decisions, schedule);
+  return writeProgram(module, options, flags, decisions, std::move(schedule));
 }
 
 int main(int argc, char **argv) {

@@ -19,7 +19,7 @@ namespace cleave {
 /// is made of (`MemoryPlan`, `ScheduleFacts`, ...), never from its keys.
 class Report {
 public:
-  Report() = default;
+  Report() : Report(llvm::json::Object()) {}
   explicit Report(llvm::json::Object facts) : facts(std::move(facts)) {}
   /// Reads what `str` has returned; nothing if it is no report.
   static std::optional<Report> parse(llvm::StringRef text);
@@ -32,7 +32,9 @@ public:
 private:
   /// For lines of text; in lib/Reports/ReportParts.h.
   friend const llvm::json::Object &factsOf(const Report &report);
-  llvm::json::Object facts;
+  friend llvm::json::Object takeFactsOf(Report report);
+  /// An object; written without a copy.
+  llvm::json::Value facts;
 };
 
 /// For tests: every key of a report that is written begins with `prefix`, until

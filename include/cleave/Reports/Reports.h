@@ -66,7 +66,7 @@ struct ProgramFacts {
 /// `prediction`, `schedule` (of `scheduleReport`) and `decisions`, which
 /// explain all of it in lines of text.
 Report programReport(mlir::ModuleOp module, const ProgramFacts &facts,
-                     const Report &schedule);
+                     Report schedule);
 
 /// How much of a report is explained: ten lines; all of it, with what differs
 /// in the numbers of layers alone as one line; all of it; the memory of a

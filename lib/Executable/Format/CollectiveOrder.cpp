@@ -21,13 +21,24 @@
 #include "cleave/Executable/Format/CollectiveOrder.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Executable/Format/ShardLayout.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
 #include <map>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 using namespace cleave::runtime;
 
 namespace {
+
+/// Members of an exchange, or what names a stream: one list for equal ones.
+using Ranks = std::vector<int32_t>;
+using KnownRanks = std::set<Ranks>;
+
+struct BeforeRanks {
+  bool operator()(const Ranks *a, const Ranks *b) const { return *a < *b; }
+};
 
 /// What a rank does with its exchanges, in the order of its table.
 struct Event {
@@ -36,9 +47,9 @@ struct Event {
   bool ends = false;
   const Command *command = nullptr;
   const Part *part = nullptr;
-  std::vector<int32_t> group;
+  const Ranks *group = nullptr;
   /// Exchanges of a stream are done in its order.
-  std::vector<int32_t> stream;
+  const Ranks *stream = nullptr;
 };
 
 /// The exchanges of one rank on its streams.
@@ -47,7 +58,7 @@ struct Simulated {
   size_t next = 0;
   std::vector<bool> done;
   /// Started and not done, by stream; none are empty.
-  std::map<std::vector<int32_t>, std::vector<size_t>> streams;
+  std::map<const Ranks *, std::vector<size_t>, BeforeRanks> streams;
 };
 
 } // namespace
@@ -56,8 +67,9 @@ namespace {
 /// The events of one rank.
 class Recorder {
 public:
-  Recorder(const Program &program, int64_t rank, CollectiveStreams streams)
-      : program(program), rank(rank), streams(streams) {}
+  Recorder(const Program &program, int64_t rank, CollectiveStreams streams,
+           KnownRanks &known)
+      : program(program), rank(rank), streams(streams), known(known) {}
 
   std::vector<Event> run(const Entry &entry) {
     for (const Action &action : entry.actions) {
@@ -81,10 +93,14 @@ private:
     } else if (command.kind == CommandKind::Check) {
       if (command.check.deferred)
         return;
-      event.group.resize(static_cast<size_t>(deviceCount(program.mesh)));
-      std::iota(event.group.begin(), event.group.end(), 0);
-      event.stream = {kAgreements};
-      meet(event.group);
+      if (!everyone) {
+        Ranks group(static_cast<size_t>(deviceCount(program.mesh)));
+        std::iota(group.begin(), group.end(), 0);
+        meet(group);
+        everyone = &*known.insert(std::move(group)).first;
+      }
+      event.group = everyone;
+      event.stream = &*known.insert(Ranks{kAgreements}).first;
       events.push_back(event);
       event.ends = true;
     } else if (command.kind == CommandKind::Wait) {
@@ -109,31 +125,41 @@ private:
   }
 
   void start(const CollectiveCommand &c, Event &event, int32_t microBatch) {
-    event.group = groupOf(program.mesh, c.axes, rank);
-    if (c.isTransfer()) {
-      int32_t other = event.group[static_cast<size_t>(c.root)];
-      auto own = static_cast<int32_t>(rank);
-      event.group = c.collective == CollectiveKind::Send
-                        ? std::vector{own, other}
-                        : std::vector{other, own};
-    }
-    auto members = static_cast<int32_t>(event.group.size());
-    meet(event.group);
-    if (c.isTransfer() || streams == CollectiveStreams::OfGroups) {
-      event.stream = event.group;
-      event.stream.push_back(-members);
-    }
+    auto [it, fresh] = met.try_emplace(&c);
+    if (fresh)
+      it->second = meetingOf(c);
+    std::tie(event.group, event.stream) = it->second;
     if (c.endsLater())
       transfers[{c.token, microBatch}] = event.start;
     else
       underWay[c.token] = event.start;
   }
 
+  /// The members of an exchange, and its stream.
+  std::pair<const Ranks *, const Ranks *>
+  meetingOf(const CollectiveCommand &c) const {
+    Ranks group = groupOf(program.mesh, c.axes, rank), stream;
+    if (c.isTransfer()) {
+      int32_t other = group[static_cast<size_t>(c.root)];
+      auto own = static_cast<int32_t>(rank);
+      group = c.collective == CollectiveKind::Send ? Ranks{own, other}
+                                                   : Ranks{other, own};
+    }
+    auto members = static_cast<int32_t>(group.size());
+    meet(group);
+    if (c.isTransfer() || streams == CollectiveStreams::OfGroups) {
+      stream = group;
+      stream.push_back(-members);
+    }
+    return {&*known.insert(std::move(group)).first,
+            &*known.insert(std::move(stream)).first};
+  }
+
   /// Members of one position meet in one of them.
-  void meet(std::vector<int32_t> &group) const {
+  void meet(Ranks &group) const {
     if (streams == CollectiveStreams::One)
       return;
-    std::vector<int32_t> positions;
+    Ranks positions;
     for (int32_t member : group)
       if (auto at = static_cast<int32_t>(positionOf(program, member));
           !llvm::is_contained(positions, at))
@@ -146,6 +172,12 @@ private:
   const Program &program;
   int64_t rank;
   CollectiveStreams streams;
+  KnownRanks &known;
+  const Ranks *everyone = nullptr;
+  /// Each action of a part has the same exchanges.
+  llvm::DenseMap<const CollectiveCommand *,
+                 std::pair<const Ranks *, const Ranks *>>
+      met;
   std::vector<Event> events;
   std::map<int32_t, size_t> underWay;
   std::map<std::pair<int32_t, int32_t>, size_t> transfers;
@@ -164,8 +196,7 @@ static std::string describe(const Event &event) {
 
 static std::string simulate(std::vector<Simulated> &ranks,
                             const std::string &who) {
-  auto headOf = [](Simulated &rank,
-                   const std::vector<int32_t> &stream) -> const Event * {
+  auto headOf = [](Simulated &rank, const Ranks *stream) -> const Event * {
     auto it = rank.streams.find(stream);
     return it == rank.streams.end() ? nullptr
                                     : &rank.events[it->second.front()];
@@ -184,19 +215,18 @@ static std::string simulate(std::vector<Simulated> &ranks,
       }
       for (auto it = rank.streams.begin(); it != rank.streams.end();) {
         // What is done may be the last of its stream.
-        const std::vector<int32_t> &stream = it->first;
+        const Ranks *stream = it->first;
         const Event *first = &rank.events[it->second.front()];
         ++it;
-        if (!llvm::all_of(first->group, [&](int32_t member) {
+        if (!llvm::all_of(*first->group, [&](int32_t member) {
               const Event *other =
                   headOf(ranks[static_cast<size_t>(member)], stream);
               return other && other->group == first->group;
             }))
           continue;
-        std::vector<int32_t> group = first->group, key = stream;
-        for (int32_t member : group) {
+        for (int32_t member : *first->group) {
           Simulated &other = ranks[static_cast<size_t>(member)];
-          auto own = other.streams.find(key);
+          auto own = other.streams.find(stream);
           other.done[own->second.front()] = true;
           own->second.erase(own->second.begin());
           if (own->second.empty())
@@ -210,7 +240,7 @@ static std::string simulate(std::vector<Simulated> &ranks,
   for (auto [number, rank] : llvm::enumerate(ranks)) {
     for (auto &[stream, waiting] : rank.streams) {
       const Event &own = rank.events[waiting.front()];
-      for (int32_t member : own.group) {
+      for (int32_t member : *own.group) {
         Simulated &other = ranks[static_cast<size_t>(member)];
         const Event *head = headOf(other, stream);
         if (head && head->group == own.group)
@@ -246,14 +276,16 @@ cleave::runtime::findCollectiveDeadlock(const std::vector<Program> &programs,
       standing.push_back(rank);
   for (const auto &[name, entry] : any.entries) {
     std::vector<Simulated> simulated(standing.size());
+    KnownRanks known;
     for (auto [rank, own] : llvm::zip_equal(standing, simulated)) {
       auto position =
           static_cast<size_t>(positionOf(any, static_cast<int64_t>(rank)));
       const Program &program = programs[programs.size() == 1 ? 0 : position];
       auto it = program.entries.find(name);
       if (it != program.entries.end())
-        own.events = Recorder(program, static_cast<int64_t>(rank), streams)
-                         .run(it->second);
+        own.events =
+            Recorder(program, static_cast<int64_t>(rank), streams, known)
+                .run(it->second);
       own.done.resize(own.events.size());
     }
     std::string found = simulate(

@@ -29,7 +29,9 @@ Column Column::of(const std::vector<int64_t> &values) {
   Column best;
   best.first = values;
   size_t cost = count;
-  for (size_t length = 1; length <= kMaxTurn && length < count; ++length) {
+  // A turn takes its own length at least.
+  for (size_t length = 1; length <= kMaxTurn && length < std::min(count, cost);
+       ++length) {
     // Extends from the middle in both directions.
     auto difference = [&](size_t i) { return values[i + length] - values[i]; };
     size_t middle = (count - length) / 2, begin = middle,

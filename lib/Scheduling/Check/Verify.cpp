@@ -27,11 +27,11 @@ static Found checkReads(const ResolvedSchedule &schedule) {
     int n = schedule.begin[d];
     for (const Node &node : schedule.device(d)) {
       const int number = n++;
-      const std::string name = schedule.str(number);
+      auto name = [&] { return schedule.str(number); };
       if (node.kind == Action::Kind::Send)
         for (int task : node.tasks)
           if (seen[task] != d)
-            return about(name + " sends results of " +
+            return about(name() + " sends results of " +
                              node.action->run().str() +
                              ", which has not run; move it after that",
                          {number, schedule.runner[task]});
@@ -40,13 +40,13 @@ static Found checkReads(const ResolvedSchedule &schedule) {
           continue;
         Action wanted = table.action(need);
         if (schedule.runner[need] < 0)
-          return Violation{wanted.str() + " never runs, and " + name +
+          return Violation{wanted.str() + " never runs, and " + name() +
                                " reads its results",
                            {{table.tasks[need].device,
                              schedule.device(table.tasks[need].device).size()},
                             schedule.ref(number)}};
         if (table.tasks[need].device == d)
-          return about(name + " reads results of " + wanted.str() +
+          return about(name() + " reads results of " + wanted.str() +
                            ", which has not run",
                        {number, schedule.runner[need]});
         if (!schedule.hasTransfers)
@@ -54,7 +54,7 @@ static Found checkReads(const ResolvedSchedule &schedule) {
         int64_t to = node.action->stage;
         if (int runner = schedule.runner[need]; runner >= 0)
           wanted = schedule.nodes[runner].action->run();
-        return about(name + " reads results of " + wanted.str() +
+        return about(name() + " reads results of " + wanted.str() +
                          ", which pipeline position " + std::to_string(d) +
                          " has not received; write " +
                          wanted.receive(to).str() + " before it and " +

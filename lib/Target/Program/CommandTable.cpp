@@ -472,6 +472,8 @@ static void addWaits(AwaitOp op, std::vector<Command> &commands) {
 }
 
 LogicalResult CommandTable::translate(std::vector<Command> &commands) {
+  // Commands are large: few are moved as the list grows.
+  commands.reserve(llvm::range_size(part.front()));
   for (Operation &op : part.front()) {
     auto interface = dyn_cast<CommandOpInterface>(op);
     if (!interface)

@@ -65,8 +65,8 @@ namespace {
 class Translator {
 public:
   /// For the programs of one pipeline position.
-  Translator(ModuleOp module, int64_t position)
-      : module(module), symbols(module), position(position) {}
+  Translator(ModuleOp module, const SymbolTable &symbols, int64_t position)
+      : module(module), symbols(symbols), position(position) {}
 
   FailureOr<Program> run();
 
@@ -85,7 +85,7 @@ private:
   FailureOr<int32_t> addPart(RunOp run);
 
   ModuleOp module;
-  SymbolTable symbols;
+  const SymbolTable &symbols;
   int64_t position;
   Program program;
   spmd::Mesh mesh;
@@ -436,9 +436,10 @@ FailureOr<std::vector<Program>> cleave::translateToPrograms(ModuleOp module) {
   int64_t positions = 1;
   for (auto entry : module.getOps<ProgramOp>())
     positions = std::max(positions, entry.getPipelinePosition() + 1);
+  SymbolTable symbols(module);
   std::vector<Program> programs;
   for (int64_t position = 0; position < positions; ++position) {
-    FailureOr<Program> program = Translator(module, position).run();
+    FailureOr<Program> program = Translator(module, symbols, position).run();
     if (failed(program))
       return failure();
     programs.push_back(std::move(*program));

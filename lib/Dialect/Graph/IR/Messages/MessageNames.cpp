@@ -47,9 +47,12 @@ std::string cleave::graph::nameResult(FunctionOpInterface function,
   auto updated = function.getResultAttrOfType<StringAttr>(index, kUpdatesAttr);
   if (!updated)
     return numbered("result", index);
-  for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i)
-    if (function.getArgAttr(i, kNameAttr) == updated)
-      return "the new value of " + nameArgument(function, i);
+  // Every result that updates is looked for among all arguments.
+  auto name = StringAttr::get(function.getContext(), kNameAttr);
+  if (ArrayAttr all = function.getArgAttrsAttr())
+    for (auto [i, own] : llvm::enumerate(all.getAsRange<DictionaryAttr>()))
+      if (own.get(name) == updated)
+        return "the new value of " + nameArgument(function, i);
   return quoted("the new value of", updated.getValue());
 }
 
