@@ -69,19 +69,17 @@ struct PhaseOptions {
   std::string residual = "16bit";
   /// The type of products that are activations or gradients of them: "f32", or
   /// "16bit", in which shards exchange their sums, too; or "products": 16 bits,
-  /// but f32 where they are summed over shards; or "auto": "products" on a GPU,
+  /// but f32 where they are summed over shards; or "auto": "16bit" on a GPU,
   /// else "f32".
   std::string activationReduction = "auto";
   /// Whether products yield activations and their gradients in 16 bits.
   bool roundsSums() const {
-    return activationReduction == "16bit" || widensSums();
-  }
-  /// Whether sums of such products over shards are f32 (--spmd-widen-sums).
-  bool widensSums() const {
-    return activationReduction == "products" ||
+    return activationReduction == "16bit" || widensSums() ||
            (activationReduction == "auto" && target.isGpu() &&
             precision != "f32" && precision != "fp8");
   }
+  /// Whether sums of such products over shards are f32 (--spmd-widen-sums).
+  bool widensSums() const { return activationReduction == "products"; }
   /// Whether products of one value by several weights are one
   /// (--spmd-merge-matmuls): "on", "off", or "auto": on a GPU.
   std::string mergeMatmuls = "auto";

@@ -169,7 +169,7 @@ void cleave::declarePrecision(OptionTable &table) {
             "or gradients of them: f32; products: 16 bits, but f32 where ranks "
             "reduce their sums over shards; 16bit: ranks send half the bytes, "
             "each rank's part rounded. auto, the default: f32 on a CPU, "
-            "products on a GPU")
+            "16bit on a GPU")
       .refused([](const CompileOptions &options) -> std::string {
         const std::string &type = options.phases.activationReduction;
         if (type == "f32")

@@ -78,7 +78,7 @@ class Precision(OptionGroup):
         activation_reduction: With 16-bit precision, the type of matmuls that are activations or
             gradients of them: f32; products: 16 bits, but f32 where ranks reduce their sums
             over shards; 16bit: ranks send half the bytes, each rank's part rounded. auto, the
-            default: f32 on a CPU, products on a GPU.
+            default: f32 on a CPU, 16bit on a GPU.
         merge_matmuls: With 16-bit precision, whether matmuls of one value by several weights
             are one matmul, as those of query, key and value: auto, the default: on a GPU; on;
             off.

@@ -20,7 +20,7 @@ def fake_device(monkeypatch, tmp_path_factory):
 def compile_both(path, folder, *flags):
     """The artifacts for the CPU and for a GPU, whose products are rounded by default."""
     narrow = {"--precision=bf16", "--precision=fp16"} & set(flags)
-    rounded = ["--activation-reduction=products"] if narrow else []
+    rounded = ["--activation-reduction=16bit"] if narrow else []
     for name, target in (("native", ["--threads=1", *rounded]), ("device", ["--target=cuda"])):
         run_tool([tool("cleave-compile"), str(path), *flags, *target, "-o",
                   str(folder / f"{name}.so")])
