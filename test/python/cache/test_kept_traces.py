@@ -422,8 +422,10 @@ NAMES = """GPT2LMHeadModel LlamaForCausalLM MistralForCausalLM Qwen2ForCausalLM 
     Starcoder2ForCausalLM OlmoForCausalLM Olmo2ForCausalLM CohereForCausalLM GraniteForCausalLM
     MixtralForCausalLM Qwen2MoeForCausalLM GPTBigCodeForCausalLM T5ForConditionalGeneration
     BartForConditionalGeneration BertForMaskedLM RobertaForMaskedLM ElectraForMaskedLM""".split()
+#: Those whose trace warns of an output that a step does not return.
+UNREAD = ["T5ForConditionalGeneration", "BartForConditionalGeneration"]
 TRANSFORMERS = """
-import json, sys, warnings
+import json, sys
 import torch, transformers
 import small_configs
 from cleave.compiler import kept_traces
@@ -431,17 +433,19 @@ from cleave.trace import trace
 
 IDS = torch.randint(3, 90, (2, 16), generator=torch.Generator().manual_seed(1))
 
-def kept(name, seed):
+def traced(name, seed):
     torch.manual_seed(seed)
     kind = getattr(transformers, name)
     model = kind(small_configs.config_of(kind, kind.config_class.model_type)).train()
     inputs, calls = {"input_ids": IDS, "labels": IDS.clone()}, []
-    traced = kept_traces.kept_trace(model, inputs, None, [],
-                                    lambda: calls.append(1) or trace(model, inputs))
-    return traced.named_mlir, len(calls)
+    # What tracing loads is then loaded.
+    whole = trace(model, inputs)
+    found = kept_traces.kept_trace(model, inputs, None, [],
+                                   lambda: calls.append(1) or trace(model, inputs))
+    return kept_traces.different(whole, found), len(calls)
 
 if __name__ == "__main__":
-    print(json.dumps({name: kept(name, int(sys.argv[1])) for name in sys.argv[2:]}))
+    print(json.dumps({name: traced(name, int(sys.argv[1])) for name in sys.argv[2:]}))
 """
 
 
@@ -449,30 +453,25 @@ if __name__ == "__main__":
 def test_a_model_of_transformers(name, cache, tmp_path, monkeypatch):
     """Another object of the same configuration reads its trace."""
     of = loaded(tmp_path / "of_transformers.py", TRANSFORMERS, monkeypatch)
-    of.kept(name, 0)  # What tracing loads, it loads once.
-    first, second = of.kept(name, 1), of.kept(name, 2)
-    assert second == (first[0], 0)
+    assert of.traced(name, 1) == ("", 1)
+    assert of.traced(name, 2) == ("", 0)
 
 
 @pytest.mark.skipif(not ALL, reason="many models are traced: CLEAVE_TEST_ALL")
 def test_models_of_transformers(cache, tmp_path):
-    """What another process reads is what one without a cache traces."""
+    """What another process reads is what is traced without a cache."""
     (tmp_path / "of_transformers.py").write_text(TRANSFORMERS)
 
-    def run(seed, names, **variables):
-        out = subprocess.run([sys.executable, "-B", "of_transformers.py", str(seed), *names], cwd=tmp_path,
+    def run(seed):
+        out = subprocess.run([sys.executable, "-B", "of_transformers.py", str(seed), *NAMES], cwd=tmp_path,
                              check=True, text=True, stdout=subprocess.PIPE,
-                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables})
+                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         return json.loads(out.stdout.splitlines()[-1])
 
-    traced = run(0, NAMES, CLEAVE_CACHE="off")
-    written = run(1, NAMES)
-    read = run(2, NAMES)
-    verified = run(3, NAMES, CLEAVE_CACHE_VERIFY="1")
-    for name in NAMES:
-        assert traced[name][0] == written[name][0] == read[name][0] == verified[name][0], name
-        assert verified[name][1] == 1, name
-    assert [name for name in NAMES if read[name][1]] == []
+    written, read = run(1), run(2)
+    assert [name for name in NAMES if written[name][0] or read[name][0]] == []
+    # One that says something when it is traced is traced at each start.
+    assert [name for name in NAMES if read[name][1]] == UNREAD
 
 
 # Starts -------------------------------------------------------------------------------
