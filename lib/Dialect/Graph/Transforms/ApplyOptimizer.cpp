@@ -35,6 +35,9 @@ namespace {
 
 /// One trained parameter, its rule, its gradient, and the result of its update.
 struct Update {
+  explicit Update(TrainedParameter parameter)
+      : parameter(std::move(parameter)) {}
+
   TrainedParameter parameter;
   GradientOp gradient;
   const OptimizerRule *rule = nullptr;
@@ -150,7 +153,7 @@ LogicalResult Optimizer::findGradients() {
              << "'@" << step.getSymName() << "' has an optimizer already";
     if (!isTrained(step, argument.getArgNumber()))
       continue;
-    Update update{TrainedParameter(step, argument), {}};
+    Update update(TrainedParameter(step, argument));
     StringRef name = update.parameter.name();
     update.gradient = gradients.lookup(name);
     if (!update.gradient)

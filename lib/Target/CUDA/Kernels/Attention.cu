@@ -872,6 +872,33 @@ template <int Rows, int Columns> struct BiasPart {
     int count = keyCount - keyTile * Columns;
     return count < Columns ? count : Columns;
   }
+  // The queries of the part from `first` on and its keys from `key0` on, at most
+  // those of a tile.
+  __device__ __forceinline__ int queriesFrom(int first) const {
+    int count = query0 + queryCount - first;
+    return count < Rows ? count : Rows;
+  }
+  __device__ __forceinline__ int keysFrom(int key0) const {
+    int count = keyBase + keyCount - key0;
+    return count < Columns ? count : Columns;
+  }
+
+  // The sums of columns, of rows, or of all, of a tile in shared memory.
+  template <int Stride>
+  __device__ __forceinline__ void addUp(float *to, const float *tile) const {
+    int t = int(threadIdx.x), outputs = 1;
+    if (ofQuery)
+      outputs = rowCount();
+    else if (ofKey)
+      outputs = columnCount();
+    if (t >= outputs)
+      return;
+    float total = 0.0f;
+    for (int i = ofQuery ? t : 0; i < (ofQuery ? t + 1 : Rows); ++i)
+      for (int j = ofKey ? t : 0; j < (ofKey ? t + 1 : Columns); ++j)
+        total += tile[i * Stride + j];
+    to[t] = total;
+  }
 };
 
 // Of the bias, dense in its broadcast shape: a block has a tile of that, and
@@ -902,14 +929,12 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
 #pragma unroll 1
       for (int q = part.queryTile; q < part.lastQueryTile; ++q) {
         int first = part.query0 + q * QueryRows;
-        int count = part.query0 + part.queryCount - first;
-        count = count < QueryRows ? count : QueryRows;
+        int count = part.queriesFrom(first);
         bool loaded = false;
 #pragma unroll 1
         for (int k = part.keyTile; k < part.lastKeyTile; ++k) {
           int key0 = part.keyBase + k * KeyColumns;
-          int size = part.keyBase + part.keyCount - key0;
-          size = size < KeyColumns ? size : KeyColumns;
+          int size = part.keysFrom(key0);
           if (!meets(a, first, count, key0, key0 + size))
             continue;
           int kvHead = h / a.group;
@@ -963,20 +988,7 @@ __device__ __forceinline__ void attentionBias(const AttentionArguments &a) {
   __syncthreads();
   storeScores<Tile::scoreStride>(tileP, sum[0]);
   __syncthreads();
-  // The sums of columns, of rows, or of all.
-  int t = int(threadIdx.x), outputs = 1;
-  if (part.ofQuery)
-    outputs = rowCount;
-  else if (part.ofKey)
-    outputs = columnCount;
-  if (t >= outputs)
-    return;
-  float total = 0.0f;
-  for (int i = part.ofQuery ? t : 0; i < (part.ofQuery ? t + 1 : QueryRows);
-       ++i)
-    for (int j = part.ofKey ? t : 0; j < (part.ofKey ? t + 1 : KeyColumns); ++j)
-      total += tileP[i * Tile::scoreStride + j];
-  to[t] = total;
+  part.template addUp<Tile::scoreStride>(to, tileP);
 }
 
 // As many registers as two blocks of a multiprocessor leave, so that none

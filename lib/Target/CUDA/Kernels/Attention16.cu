@@ -794,14 +794,12 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
 #pragma unroll 1
       for (int q = part.queryTile; q < part.lastQueryTile; ++q) {
         int first = part.query0 + q * rows16;
-        int count = part.query0 + part.queryCount - first;
-        count = count < rows16 ? count : rows16;
+        int count = part.queriesFrom(first);
         bool loaded = false;
 #pragma unroll 1
         for (int k = part.keyTile; k < part.lastKeyTile; ++k) {
           int key0 = part.keyBase + k * KeyColumns;
-          int size = part.keyBase + part.keyCount - key0;
-          size = size < KeyColumns ? size : KeyColumns;
+          int size = part.keysFrom(key0);
           if (!meets(a, first, count, key0, key0 + size))
             continue;
           int kvHead = h / a.group;
@@ -841,9 +839,8 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
     for (int e = 0; e < 4; ++e)
       tileP[rowAt(e) * scoreStride + columnAt(j, e)] = sum[j][e];
   __syncthreads();
-  int t = int(threadIdx.x);
   if (part.ofQuery && part.ofKey) {
-    for (int i = t; i < rowCount * KeyColumns; i += attentionThreads) {
+    for (int i = int(threadIdx.x); i < rowCount * KeyColumns; i += attentionThreads) {
       int row = i / KeyColumns, column = i % KeyColumns;
       if (column < columnCount)
         to[(long long)row * part.keyCount + column] =
@@ -851,19 +848,7 @@ __device__ __forceinline__ void attentionBias16(const AttentionArguments &a) {
     }
     return;
   }
-  // The sums of columns, of rows, or of all.
-  int outputs = 1;
-  if (part.ofQuery)
-    outputs = rowCount;
-  else if (part.ofKey)
-    outputs = columnCount;
-  if (t >= outputs)
-    return;
-  float total = 0.0f;
-  for (int i = part.ofQuery ? t : 0; i < (part.ofQuery ? t + 1 : rows16); ++i)
-    for (int j = part.ofKey ? t : 0; j < (part.ofKey ? t + 1 : KeyColumns); ++j)
-      total += tileP[i * scoreStride + j];
-  to[t] = total;
+  part.template addUp<scoreStride>(to, tileP);
 }
 
 #define CLEAVE_ATTENTION16_KERNELS_OF(T, Type, Size, F, Q, B, K, Twice)        \
