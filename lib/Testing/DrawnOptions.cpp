@@ -384,6 +384,24 @@ std::set<std::string> cleave::choicesOf(const CompileOptions &options) {
   return result;
 }
 
+std::string cleave::givenText(const CompileOptions &options) {
+  const graph::OptimizerOptions &optimizer = options.phases.optimizer;
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  for (const Option &option : optionTable()) {
+    if (option.isDefault(options))
+      continue;
+    os << option.key() << "=";
+    std::visit([&](const auto &value) { os << value; }, option.get(options));
+    os << " ";
+  }
+  os << "write_out=" << options.phases.writeOutActions << " " << optimizer.rule;
+  for (const auto &[name, value] : optimizer.settings)
+    os << " " << name << "=" << graph::settingText(value);
+  os << " max_grad_norm=" << optimizer.maxGradNorm;
+  return text;
+}
+
 std::set<std::string> cleave::passesOf(MLIRContext *context,
                                        const CompileOptions &options,
                                        Phase last) {

@@ -12,8 +12,10 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Pipelines/Options.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "llvm/ADT/StringExtras.h"
+#include <functional>
 
 using namespace mlir;
 using namespace cleave;
@@ -63,36 +65,46 @@ static void dropRecipe(PhaseOptions &options, size_t number) {
   options.mesh = llvm::join(kept, ",");
 }
 
-/// The changes that are tried, those first that leave the most.
-static const std::vector<void (*)(CompileOptions &)> &changes() {
-  static const std::vector<void (*)(CompileOptions &)> all = {
-      [](CompileOptions &o) { o.phases.prune.clear(); },
-      [](CompileOptions &o) { o.phases.quantize.clear(); },
-      [](CompileOptions &o) {
-        o.phases.gradHorizon = 0, o.phases.modules = "";
-      },
-      [](CompileOptions &o) { o.phases.compress.clear(); },
-      [](CompileOptions &o) { o.phases.optimizer.maxGradNorm = 0; },
-      [](CompileOptions &o) { o.phases.checkFinite = false; },
-      [](CompileOptions &o) { o.phases.postValidation = false; },
-      [](CompileOptions &o) { o.phases.pipeGather = ""; },
-      [](CompileOptions &o) { o.phases.chunks = 0; },
-      [](CompileOptions &o) { o.phases.maxStaleness = -1; },
-      [](CompileOptions &o) { o.phases.stageDensity.reset(); },
-      [](CompileOptions &o) { o.phases.updateDelay.clear(); },
-      [](CompileOptions &o) { o.phases.offload.clear(); },
-      [](CompileOptions &o) { o.phases.grains = 0; },
-      [](CompileOptions &o) { o.phases.microBatches = 1; },
-      [](CompileOptions &o) { dropRecipe(o.phases, 0); },
-      [](CompileOptions &o) { dropRecipe(o.phases, 1); },
-      [](CompileOptions &o) { o.parameters.clear(); },
-      [](CompileOptions &o) { o.phases.optimizerFusion = "auto"; },
-      [](CompileOptions &o) { o.phases.schedule.clear(); },
-      [](CompileOptions &o) {
-        o.phases.mesh.clear(), o.phases.recipes.clear();
-      },
+/// Sets an option to its default.
+static void reset(const Option &option, CompileOptions &options) {
+  static const CompileOptions defaults;
+  option.put(options, option.get(defaults));
+}
+
+/// The changes that `options` have, those first that leave the most: each
+/// option is set to its default, group by group, and the layout last.
+static std::vector<std::function<void(CompileOptions &)>>
+changesOf(const CompileOptions &options) {
+  std::vector<std::function<void(CompileOptions &)>> changes;
+  auto addGroup = [&](OptionGroup group) {
+    for (const Option &option : optionTable())
+      if (option.group == group && !option.isDefault(options) &&
+          option.name != "mesh" && option.name != "plan")
+        changes.push_back([&option](CompileOptions &o) { reset(option, o); });
   };
-  return all;
+  for (OptionGroup group : {OptionGroup::Lossy, OptionGroup::Interlock})
+    addGroup(group);
+  if (options.phases.optimizer.maxGradNorm != 0)
+    changes.emplace_back(
+        [](CompileOptions &o) { o.phases.optimizer.maxGradNorm = 0; });
+  // The check of a step is on by default, and many others wait for it.
+  if (options.phases.checkFinite)
+    changes.emplace_back(
+        [](CompileOptions &o) { o.phases.checkFinite = false; });
+  for (OptionGroup group :
+       {OptionGroup::Pipeline, OptionGroup::Numerics, OptionGroup::Memory,
+        OptionGroup::Communication, OptionGroup::Precision, OptionGroup::Target,
+        OptionGroup::Layout})
+    addGroup(group);
+  for (size_t i = 0, count = callsOf(options.phases.recipes).size(); i < count;
+       ++i)
+    changes.emplace_back([i](CompileOptions &o) { dropRecipe(o.phases, i); });
+  if (!options.parameters.empty())
+    changes.emplace_back([](CompileOptions &o) { o.parameters.clear(); });
+  changes.emplace_back([](CompileOptions &o) {
+    o.phases.mesh.clear(), o.phases.recipes.clear();
+  });
+  return changes;
 }
 
 DrawnOutcome cleave::compareLegal(const RandomGraph &graph,
@@ -103,8 +115,9 @@ DrawnOutcome cleave::compareLegal(const RandomGraph &graph,
   if (refusal.empty())
     return outcome;
   CompileOptions several = options;
+  const auto changes = changesOf(options);
   for (bool together : {false, true})
-    for (auto change : changes()) {
+    for (const auto &change : changes) {
       CompileOptions changed = together ? several : options;
       change(changed);
       if (together)

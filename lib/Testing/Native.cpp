@@ -7,11 +7,11 @@
 
 #include "cleave/Testing/Native.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
-#include "cleave/Pipelines/Compile.h"
 #include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
 #include "cleave/Testing/DrawnOptions.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 #include <cstring>
@@ -25,12 +25,16 @@ using runtime::Session;
 static constexpr double kEpsilon = 5.9604644775390625e-8; // 2^-24
 static constexpr int64_t kSeed = 17;
 
-NativeOptions NativeOptions::draw(uint64_t seed) {
+CompileOptions cleave::drawNativeOptions(uint64_t seed) {
   Random rng(seed ^ 0x5eed);
-  NativeOptions options;
+  CompileOptions result;
+  result.verify = Verify::Passes;
+  PhaseOptions &options = result.phases;
+  options.maxLogitsBytes = int64_t(100) << 20;
+  int64_t devices = 1, zero = 0;
   options.microBatches = int64_t(1) << rng.integer(0, 2);
   options.threads = rng.integer(1, 2);
-  options.vectorBits = rng.chance(0.5) ? 256 : 512;
+  result.vectorBits = rng.chance(0.5) ? 256 : 512;
   if (rng.chance(0.3))
     options.maxLogitsBytes = 64;
   graph::OptimizerOptions &optimizer = options.optimizer;
@@ -44,13 +48,16 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   optimizer.maxGradNorm = rng.chance(0.4) ? 0.1 : 0;
   if (rng.chance(0.4)) {
     // Samples are multiples of four: three devices pad them.
-    options.devices = rng.integer(2, 4);
-    options.microBatches = options.devices == 4 ? 1 : rng.integer(1, 2);
-    options.zero = static_cast<int>(rng.integer(0, 3));
-    options.threads = static_cast<int>(options.devices);
+    devices = rng.integer(2, 4);
+    options.microBatches = devices == 4 ? 1 : rng.integer(1, 2);
+    zero = rng.integer(0, 3);
+    options.mesh = "dp=" + std::to_string(devices);
+    if (zero)
+      options.recipes = "zero" + std::to_string(zero);
+    options.threads = static_cast<int>(devices);
   }
   if (rng.chance(0.3)) {
-    options.positions = 2;
+    options.mesh += options.mesh.empty() ? "pp=2" : ",pp=2";
     struct Drawn {
       const char *name;
       int64_t chunks;
@@ -60,7 +67,7 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
     const Drawn &drawn = schedules[rng.integer(0, 4)];
     options.schedule = drawn.name;
     options.chunks = drawn.chunks;
-    options.threads = static_cast<int>(options.devices * options.positions);
+    options.threads = static_cast<int>(devices * 2);
     options.postValidation = rng.chance(0.4);
   }
   options.checkFinite = rng.chance(0.7);
@@ -71,19 +78,19 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   drawSettings(more, 0.1, optimizer);
   static constexpr const char *fusions[] = {"auto", "none", "backward",
                                             "forward", "forward"};
-  options.fusion = more.pick(fusions);
-  if (options.postValidation && options.fusion == "forward")
-    options.fusion = "auto";
+  options.optimizerFusion = more.pick(fusions);
+  if (options.postValidation && options.optimizerFusion == "forward")
+    options.optimizerFusion = "auto";
   // Updates in backward come before the check.
-  if (options.fusion == "backward")
+  if (options.optimizerFusion == "backward")
     options.checkFinite = false;
   static constexpr const char *gathers[] = {"", "each", "once", "auto"};
-  options.gather = more.pick(gathers);
+  options.pipeGather = more.pick(gathers);
   static constexpr const char *slices[] = {"auto", "on", "off"};
-  options.slices = more.pick(slices);
+  options.pipeSlices = more.pick(slices);
   static constexpr int64_t buckets[] = {1, 256, 1 << 20};
-  options.bucketBytes = more.pick(buckets);
-  options.writeOut = more.chance(0.2);
+  result.bucketBytes = more.pick(buckets);
+  options.writeOutActions = more.chance(0.2);
   Random types(seed ^ 0xbf16);
   if (types.chance(0.3)) {
     options.precision = "bf16";
@@ -95,70 +102,25 @@ NativeOptions NativeOptions::draw(uint64_t seed) {
   }
   // A tree over samples, which not all devices and recipes support; with 16
   // bits, parameters are sharded too.
-  if (more.chance(0.15) && options.devices != 3 &&
-      (options.zero == 0 || (options.zero == 1 && options.precision == "f32" &&
-                             optimizer.maxGradNorm == 0))) {
+  if (more.chance(0.15) && devices != 3 &&
+      (zero == 0 || (zero == 1 && options.precision == "f32" &&
+                     optimizer.maxGradNorm == 0))) {
     options.grains = 4;
     options.microBatches = 1;
   }
-  return options;
-}
-
-std::string NativeOptions::text() const {
-  std::string update = optimizer.rule;
-  for (const auto &[name, value] : optimizer.settings)
-    update += " " + name + "=" + graph::settingText(value);
-  std::string split =
-      llvm::formatv("devices={0} zero={1} positions={2} schedule={3} "
-                    "chunks={4} post_validation={5} gather={6} slices={7} "
-                    "check_finite={8}",
-                    devices, zero, positions, schedule, chunks, postValidation,
-                    gather, slices, checkFinite)
-          .str();
-  return llvm::formatv(
-      "micro_batches={0} grains={1} threads={2} "
-      "vector_bits={3} max_logits_bytes={4} bucket_bytes={5} "
-      "write_out={6} fusion={7} {8} clip={9} precision={10} "
-      "{11}",
-      microBatches, grains, threads, vectorBits, maxLogitsBytes, bucketBytes,
-      writeOut, fusion, update, optimizer.maxGradNorm,
-      precision + "," + residual + "," + activationReduction + "," +
-          gradientType + ",merge_matmuls=" + mergeMatmuls,
-      split);
-}
-
-static CompileOptions compileOptions(const NativeOptions &options) {
-  CompileOptions result;
-  result.verify = Verify::Passes;
-  result.phases.microBatches = options.microBatches;
-  result.phases.checkFinite = options.checkFinite;
-  if (options.devices > 1)
-    result.phases.mesh = "dp=" + std::to_string(options.devices);
-  if (options.positions > 1) {
-    result.phases.mesh += (options.devices > 1 ? ",pp=" : "pp=") +
-                          std::to_string(options.positions);
-    result.phases.schedule = options.schedule;
-    result.phases.chunks = options.chunks;
-    result.phases.postValidation = options.postValidation;
-  }
-  if (options.zero > 0)
-    result.phases.recipes = "zero" + std::to_string(options.zero);
-  result.phases.threads = options.threads;
-  result.phases.maxLogitsBytes = options.maxLogitsBytes;
-  result.vectorBits = options.vectorBits;
-  result.bucketBytes = options.bucketBytes;
-  result.phases.writeOutActions = options.writeOut;
-  result.phases.grains = options.grains;
-  result.phases.optimizerFusion = options.fusion;
-  result.phases.pipeGather = options.gather;
-  result.phases.pipeSlices = options.slices;
-  result.phases.optimizer = options.optimizer;
-  result.phases.precision = options.precision;
-  result.phases.residual = options.residual;
-  result.phases.activationReduction = options.activationReduction;
-  result.phases.gradientType = options.gradientType;
-  result.phases.mergeMatmuls = options.mergeMatmuls;
   return result;
+}
+
+void cleave::dropStages(CompileOptions &options) {
+  static const PhaseOptions defaults;
+  PhaseOptions &phases = options.phases;
+  SmallVector<StringRef> axes;
+  StringRef(phases.mesh).split(axes, ',', -1, /*KeepEmpty=*/false);
+  llvm::erase_if(axes, [](StringRef axis) { return axis.starts_with("pp="); });
+  phases.mesh = llvm::join(axes, ",");
+  phases.schedule = defaults.schedule;
+  phases.chunks = defaults.chunks;
+  phases.postValidation = false;
 }
 
 //===----------------------------------------------------------------------===//
@@ -572,7 +534,7 @@ bool Comparison::run(StringRef entry, int times) {
 }
 
 NativeOutcome cleave::compareNative(ModuleOp module, const NamedTensors &inputs,
-                                    const NativeOptions &options) {
+                                    const CompileOptions &options) {
   NativeOutcome outcome;
   auto fail = [&](const Twine &message) {
     outcome.kind = NativeOutcome::Kind::Different;
@@ -585,21 +547,20 @@ NativeOutcome cleave::compareNative(ModuleOp module, const NamedTensors &inputs,
         if (diagnostic.getSeverity() == DiagnosticSeverity::Error)
           diagnostics += diagnostic.str() + "\n";
       });
-  CompileOptions compile = compileOptions(options);
-  CompileOptions unchecked = compile;
+  CompileOptions unchecked = options;
   unchecked.phases.checkFinite = false;
   OwningOpRef<ModuleOp> lowered = module.clone(), step = module.clone();
-  if (failed(runPhases(*lowered, Phase::Executable, compile, {})) ||
+  if (failed(runPhases(*lowered, Phase::Executable, options, {})) ||
       failed(runPhases(*step, Phase::Step, unchecked, {})))
     return fail("is not compiled: " + diagnostics);
   step->walk([&](Operation *op) {
     ++outcome.ops[op->getName().getStringRef().str()];
   });
-  auto program = generateCode(*lowered, compile);
+  auto program = generateCode(*lowered, options);
   if (failed(program))
     return fail("has no code: " + diagnostics);
   runtime::SessionOptions sessionOptions;
-  sessionOptions.threads = options.threads;
+  sessionOptions.threads = options.phases.threads;
   sessionOptions.seed = kSeed;
   auto session = openSession(*program, sessionOptions);
   if (!session)
@@ -613,8 +574,8 @@ NativeOutcome cleave::compareNative(ModuleOp module, const NamedTensors &inputs,
   if ((*session)->find("lr"))
     if (llvm::Error error = (*session)->setScalar("lr", 0.5))
       return fail(llvm::toString(std::move(error)));
-  Comparison comparison(*step, **session, options.checkFinite,
-                        options.precision != "f32", outcome);
+  Comparison comparison(*step, **session, options.phases.checkFinite,
+                        options.phases.precision != "f32", outcome);
   // Each step continues from the previous one; two run before any result is
   // read.
   struct Run {

@@ -7,6 +7,8 @@
 
 #include "Fuzz.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Testing/DrawnOptions.h"
 #include "cleave/Testing/Native.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <map>
@@ -23,23 +25,31 @@ struct NativeTally {
 };
 } // namespace
 
+/// The number of ranks of the drawn mesh.
+static int ranksOf(const CompileOptions &options) {
+  int64_t ranks = 1;
+  for (const spmd::MeshAxis &axis :
+       llvm::cantFail(spmd::parseMesh(options.phases.mesh)))
+    ranks *= axis.size;
+  return static_cast<int>(ranks);
+}
+
 static void runNative(ModuleOp module, const NamedTensors &inputs,
-                      NativeOptions native, const Twine &name, bool verbose,
+                      CompileOptions native, const Twine &name, bool verbose,
                       NativeTally &tally) {
   if (verbose)
-    llvm::errs() << name << ", " << native.text() << "\n";
+    llvm::errs() << name << ", " << givenText(native) << "\n";
   NativeOutcome outcome = compareNative(module, inputs, native);
   // A model may be too small to be split: it runs as one stage.
-  if (native.positions > 1 &&
-      StringRef(outcome.message).contains("stages: it has only")) {
-    native.positions = native.chunks = 1;
-    native.threads = static_cast<int>(native.devices);
+  if (StringRef(outcome.message).contains("stages: it has only")) {
+    dropStages(native);
+    native.phases.threads = ranksOf(native);
     outcome = compareNative(module, inputs, native);
   }
   // The drawn options may not be possible in backward.
   if (StringRef(outcome.message)
           .contains("optimizer fusion into backward is not possible")) {
-    native.fusion = "auto";
+    native.phases.optimizerFusion = "auto";
     outcome = compareNative(module, inputs, native);
   }
   for (auto &[op, count] : outcome.ops)
@@ -59,8 +69,8 @@ static void runNative(ModuleOp module, const NamedTensors &inputs,
     return;
   case NativeOutcome::Kind::Different:
     ++tally.failures;
-    llvm::errs() << name << " (" << native.text() << "): " << outcome.message
-                 << "\n";
+    llvm::errs() << name << " (" << givenText(native)
+                 << "): " << outcome.message << "\n";
     return;
   }
 }
@@ -72,7 +82,7 @@ int cleave::fuzzNative(const DialectRegistry &registry,
     MLIRContext context(registry, MLIRContext::Threading::DISABLED);
     uint64_t seed = options.seed + i;
     RandomGraph graph = drawRandomGraph(&context, seed, {});
-    runNative(*graph.module, graph.inputs, NativeOptions::draw(seed),
+    runNative(*graph.module, graph.inputs, drawNativeOptions(seed),
               "seed " + Twine(seed), options.verbose, tally);
   }
   llvm::outs() << tally.models << " models agree, " << tally.notFinite
@@ -89,17 +99,17 @@ int cleave::fuzzNativeOfModule(MLIRContext &context,
     return 1;
   NativeTally tally;
   for (int64_t i = 0; i < options.arrangements; ++i) {
-    NativeOptions native = NativeOptions::draw(options.seed + i);
+    CompileOptions native = drawNativeOptions(options.seed + i);
     if (options.oneMicroBatch) {
-      native.microBatches = 1;
-      native.grains = 0;
+      native.phases.microBatches = 1;
+      native.phases.grains = 0;
     }
     // It may be too small to be split into stages.
-    native.positions = 1;
+    dropStages(native);
     // A module with a mesh of its own is not sharded again.
     if (!given->module->getOps<spmd::MeshOp>().empty()) {
-      native.devices = 1;
-      native.zero = 0;
+      native.phases.mesh.clear();
+      native.phases.recipes.clear();
     }
     runNative(*given->module, given->inputs, native, options.module,
               options.verbose, tally);

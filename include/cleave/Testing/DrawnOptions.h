@@ -32,6 +32,9 @@ void drawSettings(Random &rng, double smallestEpsilon,
 /// possible values is left out.
 std::set<std::string> choicesOf(const CompileOptions &options);
 
+/// The options that are not at their defaults, and the update rule, as text.
+std::string givenText(const CompileOptions &options);
+
 /// The arguments of the passes that `options` run up to `last`.
 std::set<std::string> passesOf(mlir::MLIRContext *context,
                                const CompileOptions &options, Phase last);

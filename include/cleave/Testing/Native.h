@@ -8,49 +8,16 @@
 #ifndef CLEAVE_TESTING_NATIVE_H
 #define CLEAVE_TESTING_NATIVE_H
 
-#include "cleave/Dialect/Graph/Transforms/Optimizer.h"
+#include "cleave/Pipelines/Compile.h"
 #include "cleave/Testing/RandomGraph.h"
 
 namespace cleave {
 
-/// How a model is compiled and trained.
-struct NativeOptions {
-  int64_t microBatches = 1;
-  /// The number of devices over which samples are sharded, on an axis "dp";
-  /// ranks are threads.
-  int64_t devices = 1;
-  /// The stage of ZeRO on these devices, or 0.
-  int zero = 0;
-  /// The number of pipeline positions, each of `devices` devices, the schedule,
-  /// and the stages of each position.
-  int64_t positions = 1;
-  std::string schedule;
-  int64_t chunks = 1;
-  /// Whether updates run before all positions have validated the step.
-  bool postValidation = false;
-  /// Whether a step that is not finite stops.
-  bool checkFinite = true;
-  int threads = 1;
-  /// 256, 512, or 0 for that of the processor.
-  int vectorBits = 0;
-  /// The largest chunk of logits in memory at once.
-  int64_t maxLogitsBytes = int64_t(100) << 20;
-  /// Reductions are merged into exchanges of up to this many bytes.
-  int64_t bucketBytes = int64_t(1) << 20;
-  /// Whether every action is written out instead of repeated.
-  bool writeOut = false;
-  /// The number of grains of a step that is summed in a tree; 0 without a tree.
-  int64_t grains = 0;
-  /// See PhaseOptions.
-  std::string fusion = "auto", gather, slices = "auto";
-  std::string precision = "f32", activationReduction = "f32",
-              residual = "16bit", gradientType = "f32", mergeMatmuls = "off";
-  graph::OptimizerOptions optimizer;
-
-  /// Options drawn from a seed alone.
-  static NativeOptions draw(uint64_t seed);
-  std::string text() const;
-};
+/// How a model is compiled and trained, drawn from a seed alone: samples are
+/// sharded over an axis "dp", ranks are threads.
+CompileOptions drawNativeOptions(uint64_t seed);
+/// Takes the stages away, and what they are for.
+void dropStages(CompileOptions &options);
 
 /// The result of comparing one model.
 struct NativeOutcome {
@@ -94,7 +61,7 @@ struct NativeOutcome {
 /// with the `k <= 64` of these models, and for kernels' mathematics, accurate
 /// to a few units in the last place.
 NativeOutcome compareNative(mlir::ModuleOp module, const NamedTensors &inputs,
-                            const NativeOptions &options);
+                            const CompileOptions &options);
 
 } // namespace cleave
 
