@@ -2,8 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """`pip install .` into an environment of its own: the package, and its tools.
 
-The wheel is built in build-wheel, beside the build, with the same flags, so that a
-compiler's cache serves both.
+The wheel is built in build-wheel, beside the build, as a release.
 """
 
 import os
@@ -162,6 +161,7 @@ def test_wheel(tmp_path):
     run(builder, "-m", "pip", "wheel", ROOT, "-w", tmp_path, "--no-build-isolation", "--no-deps",
         "--disable-pip-version-check", "--config-settings",
         f"build-dir={ROOT / 'build-wheel'}", env=variables)
+    assert "\nCMAKE_BUILD_TYPE:STRING=Release\n" in (ROOT / "build-wheel" / "CMakeCache.txt").read_text()
     (wheel,) = tmp_path.glob("cleave-*.whl")
     assert cleave.__version__ in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
