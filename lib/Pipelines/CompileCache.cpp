@@ -122,7 +122,7 @@ std::string cleave::compilationKey(StringRef module, StringRef json,
   // Options that name files have their contents after they were read.
   return cacheKey({"program", codeIdentity(), json.str(),
                    options.phases.machine, options.phases.measuredCosts,
-                   module.str()});
+                   options.phases.mesh, options.phases.recipes, module.str()});
 }
 
 //===----------------------------------------------------------------------===//

@@ -101,6 +101,8 @@ class Compiled:
 
     def schedule(self, form: str, measured: str = '') -> str: ...
 
+    def plan(self) -> str: ...
+
     def save(self, path: str) -> None: ...
 
     @property
@@ -173,6 +175,11 @@ def check_options(options: str) -> str:
 def option_facts(options: str) -> str:
     """
     What follows from options, as JSON: whether there is an update after each micro-batch, and whether ranks add up gradients in the next step.
+    """
+
+def plan_of(options: str) -> str:
+    """
+    The mesh and the plan of options as the text of a plan file, by which a plan that is one is replaced.
     """
 
 def option_warnings(options: str) -> list[str]:

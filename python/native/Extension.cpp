@@ -15,6 +15,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PhaseTimes.h"
+#include "cleave/Pipelines/PlanFile.h"
 #include "cleave/Pipelines/RaiseModel.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
@@ -141,6 +142,9 @@ public:
           "the detail is summary, layers, full, memory or cost");
     return explainReport(facts, *known);
   }
+
+  /// The text of a plan file.
+  std::string plan() const { return writePlan(options); }
 
   void save(const std::string &path) const {
     if (llvm::Error error = writeArtifact(compiled, path))
@@ -350,16 +354,31 @@ std::string scheduleProblem(const std::string &name) {
   return error;
 }
 
+mlir::DialectRegistry allDialects() {
+  mlir::DialectRegistry registry;
+  registerAllDialects(registry);
+  return registry;
+}
+
+/// A module of text in a context of its own, of which no message is shown; null
+/// if it cannot be read.
+struct ReadModule {
+  explicit ReadModule(const std::string &text)
+      : context(allDialects()),
+        silent(&context, [](mlir::Diagnostic &) { return mlir::success(); }),
+        module(mlir::parseSourceString<mlir::ModuleOp>(text, &context)) {}
+
+  mlir::MLIRContext context;
+  mlir::ScopedDiagnosticHandler silent;
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+};
+
 /// The parameters of the entry `@loss` of a traced module that are weights of
 /// contractions, each with the dimensions that are summed over.
 std::map<std::string, std::vector<int64_t>>
 contractionWeights(const std::string &text) {
-  mlir::DialectRegistry registry;
-  registerAllDialects(registry);
-  mlir::MLIRContext context(registry);
-  mlir::ScopedDiagnosticHandler handler(
-      &context, [](mlir::Diagnostic &) { return mlir::success(); });
-  auto module = mlir::parseSourceString<mlir::ModuleOp>(text, &context);
+  ReadModule read(text);
+  auto &module = read.module;
   auto loss =
       module ? module->lookupSymbol<mlir::func::FuncOp>("loss") : nullptr;
   if (!loss || !loss.getBody().hasOneBlock())
@@ -375,15 +394,10 @@ contractionWeights(const std::string &text) {
 /// location, and its name.
 std::vector<std::pair<unsigned, std::string>>
 raisedOpsOf(const std::string &text) {
-  mlir::DialectRegistry registry;
-  registerAllDialects(registry);
-  mlir::MLIRContext context(registry);
-  mlir::ScopedDiagnosticHandler handler(
-      &context, [](mlir::Diagnostic &) { return mlir::success(); });
-  auto module = mlir::parseSourceString<mlir::ModuleOp>(text, &context);
-  if (!module)
+  ReadModule read(text);
+  if (!read.module)
     throw CompileFailure("the module cannot be read");
-  auto ops = raisedOps(*module);
+  auto ops = raisedOps(*read.module);
   if (failed(ops))
     throw CompileFailure("ops of the module cannot be raised");
   return std::move(*ops);
@@ -402,40 +416,8 @@ double learningRate(const std::string &kind, double rate, double warmup,
       step);
 }
 
-} // namespace
-
-NB_MODULE(_cleave, m) {
-  m.doc() = "The compiler and the runtime; use the package `cleave` instead.";
-  bindSession(m);
-  m.def(
-      "checkpoint_file",
-      [](const std::string &folder, const std::string &name) {
-        auto facts = runtime::readFacts(folder);
-        if (!facts)
-          raise(facts.takeError());
-        auto path = runtime::findFile(folder, name, *facts);
-        if (!path)
-          raise(path.takeError());
-        return *path;
-      },
-      nb::arg("folder"), nb::arg("name"));
-  m.attr("MAX_THREADS") = int64_t(runtime::Program::kMaxThreads);
-  nb::class_<PyCompiled>(m, "Compiled")
-      .def("ir", &PyCompiled::ir, nb::arg("phase"))
-      .def("report", &PyCompiled::report)
-      .def("explain", &PyCompiled::explain, nb::arg("detail"))
-      .def("warnings", &PyCompiled::givenWarnings)
-      .def("schedule", &PyCompiled::schedule, nb::arg("form"),
-           nb::arg("measured") = "")
-      .def("save", &PyCompiled::save, nb::arg("path"))
-      .def_prop_ro("stages", &PyCompiled::stages)
-      .def_prop_ro("cached", &PyCompiled::isCached)
-      .def_prop_ro("cache_problem", &PyCompiled::problemOfCache)
-      .def_rw("offload_dir", &PyCompiled::offloadDir)
-      .def_rw("ranks_per_device", &PyCompiled::ranksPerDevice)
-      .def("session", &PyCompiled::session, nb::arg("threads") = 0,
-           nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
-  bindProcesses(m);
+/// What Python asks of the table of options.
+void bindOptions(nb::module_ &m) {
   m.def(
       "option_table",
       [] {
@@ -466,6 +448,17 @@ NB_MODULE(_cleave, m) {
       "What follows from options, as JSON: whether there is an update after "
       "each micro-batch, and whether ranks add up gradients in the next step.");
   m.def(
+      "plan_of",
+      [](const std::string &options) {
+        auto parsed = parseCompileOptions(options);
+        if (!parsed)
+          raise(parsed.takeError());
+        return writePlan(*parsed);
+      },
+      nb::arg("options"),
+      "The mesh and the plan of options as the text of a plan file, by which a "
+      "plan that is one is replaced.");
+  m.def(
       "option_warnings",
       [](const std::string &options) { return warnOfOptions(options); },
       nb::arg("options"), "What of options has no effect, or a former name.");
@@ -473,6 +466,44 @@ NB_MODULE(_cleave, m) {
       "check_architecture",
       [](const std::string &name) { return checkArchitecture(name); },
       nb::arg("name"));
+}
+
+} // namespace
+
+NB_MODULE(_cleave, m) {
+  m.doc() = "The compiler and the runtime; use the package `cleave` instead.";
+  bindSession(m);
+  m.def(
+      "checkpoint_file",
+      [](const std::string &folder, const std::string &name) {
+        auto facts = runtime::readFacts(folder);
+        if (!facts)
+          raise(facts.takeError());
+        auto path = runtime::findFile(folder, name, *facts);
+        if (!path)
+          raise(path.takeError());
+        return *path;
+      },
+      nb::arg("folder"), nb::arg("name"));
+  m.attr("MAX_THREADS") = int64_t(runtime::Program::kMaxThreads);
+  nb::class_<PyCompiled>(m, "Compiled")
+      .def("ir", &PyCompiled::ir, nb::arg("phase"))
+      .def("report", &PyCompiled::report)
+      .def("explain", &PyCompiled::explain, nb::arg("detail"))
+      .def("warnings", &PyCompiled::givenWarnings)
+      .def("schedule", &PyCompiled::schedule, nb::arg("form"),
+           nb::arg("measured") = "")
+      .def("plan", &PyCompiled::plan)
+      .def("save", &PyCompiled::save, nb::arg("path"))
+      .def_prop_ro("stages", &PyCompiled::stages)
+      .def_prop_ro("cached", &PyCompiled::isCached)
+      .def_prop_ro("cache_problem", &PyCompiled::problemOfCache)
+      .def_rw("offload_dir", &PyCompiled::offloadDir)
+      .def_rw("ranks_per_device", &PyCompiled::ranksPerDevice)
+      .def("session", &PyCompiled::session, nb::arg("threads") = 0,
+           nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
+  bindProcesses(m);
+  bindOptions(m);
   m.def("is_found", &isFound, nb::arg("texts"));
   m.def("note_finding", &noteFinding, nb::arg("texts"));
   m.def(

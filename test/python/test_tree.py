@@ -133,6 +133,7 @@ READ_JSON = {
     "Pipelines/Options/OptionsFromJson.cpp": "options, as `cleave.compile` passes them",
     "Pipelines/Options/OptionTable.cpp": "the value of one of these",
     "Pipelines/Options/DeclareOptions.h": "the same",
+    "Pipelines/PlanFile.cpp": "the values of options in a file",
 }
 
 

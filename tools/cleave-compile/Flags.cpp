@@ -8,6 +8,7 @@
 #include "Flags.h"
 #include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/PlanFile.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/PredictStep.h"
 #include "cleave/Reports/Reports.h"
@@ -97,6 +98,12 @@ static std::string checkOutputs(const Flags &flags,
        !flags.measureMachine.empty()))
     return "--check-cost is of the plan of a step: it excludes --emit, but of "
            "memory, --fit and --measure-machine";
+  if (!flags.savePlan.empty() && !isPlanFile(flags.savePlan))
+    return "--save-plan: the name of a plan file ends with .plan";
+  if (!flags.savePlan.empty() &&
+      (!flags.fit.empty() || !flags.measureMachine.empty()))
+    return "--save-plan is of one step: it excludes --fit and "
+           "--measure-machine";
   if (flags.emit.empty() && flags.output == "-")
     return "an artifact cannot be written to standard output";
   if (!flags.emit.empty() && flags.emit != "schedule" &&

@@ -99,6 +99,10 @@ struct Flags {
       "report", cl::desc("Write memory, commands and decisions as JSON"),
       cl::value_desc("file"), cl::cat(general)};
 
+  cl::opt<std::string> savePlan{
+      "save-plan", cl::value_desc("file"), cl::cat(general),
+      cl::desc("Write the mesh and the plan to a file, whose name ends with "
+               ".plan, for --plan")};
   cl::opt<std::string> explain{
       "explain",
       cl::desc(

@@ -14,6 +14,7 @@
 #include "cleave/Pipelines/Diagnostics.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PhaseTimes.h"
+#include "cleave/Pipelines/PlanFile.h"
 #include "cleave/Pipelines/RaiseModel.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
@@ -157,6 +158,7 @@ static int checkFiles(const Flags &flags, const CompileOptions &options) {
   if (std::string mistake = runtime::findSharedFile(
           {{"-o", flags.output},
            {"--report", flags.reportFile},
+           {"--save-plan", flags.savePlan},
            {"--measure-machine", flags.measureMachine}},
           {{"cleave-compile", flags.input},
            {"--schedule-file", options.phases.scheduleFile},
@@ -168,7 +170,7 @@ static int checkFiles(const Flags &flags, const CompileOptions &options) {
     return usage(mistake);
   for (const std::string &path :
        {flags.output.getValue(), flags.reportFile.getValue(),
-        flags.measureMachine.getValue()})
+        flags.savePlan.getValue(), flags.measureMachine.getValue()})
     if (!path.empty() && path != "-")
       if (llvm::Error e = runtime::checkWritable(path))
         return fail(llvm::toString(std::move(e)));
@@ -410,6 +412,10 @@ int main(int argc, char **argv) {
     return answerFit(*module, options, flags);
   int status =
       compileModel(*module, options, flags, measured ? &*measured : nullptr);
+  // Of what was compiled or planned.
+  if (status == 0 && !flags.savePlan.empty())
+    status = writeFile(flags.savePlan,
+                       [&](raw_ostream &os) { os << writePlan(options); });
   printTimes(options);
   return status;
 }

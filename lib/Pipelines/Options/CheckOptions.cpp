@@ -7,6 +7,7 @@
 
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PhaseTimes.h"
+#include "cleave/Pipelines/PlanFile.h"
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Support/OpenText.h"
 #include <cmath>
@@ -66,6 +67,8 @@ static llvm::Error readSchedule(PhaseOptions &options, bool isWritten) {
 
 llvm::Error cleave::completeOptions(CompileOptions &options) {
   PhaseOptions &phases = options.phases;
+  if (llvm::Error error = readPlanFile(options))
+    return error;
   if (llvm::Error error =
           readSchedule(phases, options.given.count("schedule-text")))
     return error;

@@ -7,6 +7,7 @@
 
 #include "DeclareOptions.h"
 #include "cleave/Dialect/Spmd/Transforms/Recipes.h"
+#include "cleave/Pipelines/PlanFile.h"
 
 using namespace cleave;
 using llvm::StringRef;
@@ -59,10 +60,17 @@ void cleave::declareLayout(OptionTable &table) {
       .formerly("recipe")
       .form("recipes")
       .drawn({"megatron", "zero1", "megatron,zero1", "zero3", "zero9",
-              "megatron("})
-      .says("What is sharded over them, such as megatron-sp,zero1; a recipe is "
-            "bound to its own axis, or to another: zero3(fsdp). An axis \"dp\" "
-            "shards the samples. --plan=help lists all")
-      .valid([](StringRef text) { return problemOf(spmd::parsePlan(text)); })
+              "megatron(", "auto"})
+      .says(
+          "What is sharded over them, such as megatron-sp,zero1; a recipe is "
+          "bound to its own axis, or to another: zero3(fsdp). An axis \"dp\" "
+          "shards the samples. --plan=help lists all. The name of a file that "
+          "ends with .plan stands for the mesh and the plan in it")
+      .valid([](StringRef text) -> std::string {
+        if (text == "auto")
+          return "auto needs a planner that chooses a mesh and recipes, which "
+                 "is to come; name recipes, or a plan file";
+        return isPlanFile(text) ? "" : problemOf(spmd::parsePlan(text));
+      })
       .refused(bindingProblem);
 }

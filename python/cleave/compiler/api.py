@@ -33,7 +33,7 @@ def compile(
     optimizer: Optimizer | None = None,
     micro_batches: int = 1,
     mesh: Mapping[str, int] | str | None = None,
-    plan: str | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
+    plan: str | os.PathLike[str] | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
     target: str | Target = "cpu",
     precision: str | Precision | None = None,
     numerics: Numerics | None = None,
@@ -89,7 +89,8 @@ def compile(
             of parameters and inputs by patterns of their names,
             `{"layers.*.q_proj.weight": cleave.P("tp", None)}`, alone or in the list
             with recipes; "hf" stands for the model's own `tp_plan` on the axis
-            "tp", as far as its entries are supported.
+            "tp", as far as its entries are supported. Or the path of a plan file, whose name
+            ends with ".plan", with a mesh and a plan: what `Step.plan` returns.
         target: what runs the step: "cpu", or "cuda", a GPU of NVIDIA; or a `cleave.Target`,
             with its architecture, threads, or rates by which plans are estimated.
         precision: "f32", "bf16", "fp16" or "fp8", or a `cleave.Precision`. None: what

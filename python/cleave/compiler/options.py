@@ -48,6 +48,16 @@ def check(options: Mapping[str, Any]) -> None:
         raise OptionError(explained(mistake, options))
 
 
+def with_plan_file(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the mesh and the plan of the file that the plan names, if it does. Raises
+    OptionError."""
+    own: dict[str, Any] = {name: options[name] for name in ("mesh", "plan") if name in options}
+    if not own.get("plan", "").endswith(".plan"):
+        return options
+    check(own)
+    return {**options, **json.loads(_cleave.plan_of(json.dumps(own)))}
+
+
 def explained(mistake: str, options: Mapping[str, Any]) -> str:
     """A mistake, with what only Python knows of it."""
     schedule = options.get("schedule")

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping
 
 import torch
 
@@ -63,8 +63,9 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     from ..trace import PrecisionPolicy
 
     optimizer = _optimizer(optimizer)
-    recipes = entries(plain["plan"], model)
-    options = table.encode({**plain, "plan": ",".join(recipes) or None, **_of_table(groups)})
+    recipes = ",".join(entries(plain["plan"], model))
+    options = table.with_plan_file(
+        table.encode({**plain, "plan": recipes or None, **_of_table(groups)}))
     complete = _with_precision({**options, "optimizer": optimizer.options()})
     statistics = groups["numerics"].batch_statistics
     statistics = "batch" if statistics is None else statistics
@@ -84,7 +85,7 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     return Settings(
         options, optimizer, policy, mode, seed, launch,
         micro_batches=options.get("micro_batches", 1), batch_statistics=statistics,
-        sample_parts=_sample_parts(axes, recipes), updates_each=known["updates_each"],
+        sample_parts=_sample_parts(axes, options.get("plan", "")), updates_each=known["updates_each"],
         even=statistics != "batch" or "compress" in options or known["reduces_next"],
         offload_dir=folder, ranks_per_device=ranks_per_device)
 
@@ -157,6 +158,6 @@ def _default_threads(launch: _cleave.Processes | None) -> int:
     return processes.own_threads(threads) if launch else threads
 
 
-def _sample_parts(axes: Mapping[str, int], recipes: Sequence[str]) -> int:
-    bound = set(_cleave.sample_axes(",".join(recipes)))
+def _sample_parts(axes: Mapping[str, int], plan: str) -> int:
+    bound = set(_cleave.sample_axes(plan))
     return math.prod(size for axis, size in axes.items() if axis in bound)

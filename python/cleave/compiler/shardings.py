@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Mapping, Sequence
 
@@ -77,6 +78,10 @@ def entries(plan: Any, model: object) -> list[str]:
     """
     if plan is None:
         return []
+    if isinstance(plan, os.PathLike):
+        plan = os.fspath(plan)
+        if not plan.endswith(".plan"):
+            raise ValueError(f"plan is the path {plan!r}; the name of a plan file ends with .plan")
     if isinstance(plan, (str, Mapping)):
         plan = [plan]
     if not isinstance(plan, Sequence):
@@ -97,7 +102,7 @@ def entries(plan: Any, model: object) -> list[str]:
 def _wrong(plan: object) -> str:
     return (
         f"plan is {plan!r}, not a recipe's name, a dict of names and cleave.P(...), "
-        "or a list of such"
+        "a list of such, or the path of a plan file"
     )
 
 

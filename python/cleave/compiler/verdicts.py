@@ -32,7 +32,8 @@ def key(model: torch.nn.Module, loss_fn: Any, traced: TracedModel, options: Mapp
         shapes: Sequence[object]) -> list[str] | None:
     """What the result of a comparison follows from; None if code of the model is in no file,
     as in a notebook."""
-    if not all(map(_in_file, _code(model, loss_fn))):
+    if not all(name is None or os.path.isfile(name)
+               for name in set(map(_file_of, _code(model, loss_fn)))):
         return None
     # The same whether the trace was made or read.
     files = traced.files or loaded_files()
@@ -70,12 +71,12 @@ def _code(model: torch.nn.Module, loss_fn: Any) -> Iterator[object]:
     yield loss_fn
 
 
-def _in_file(value: Any) -> bool:
-    """Whether code, if it is some, is in a file."""
+def _file_of(value: Any) -> str | None:
+    """The file that code says it is of, if it is some."""
     value = getattr(value, "__func__", value)
     value = getattr(value, "__wrapped__", value)
-    name = getattr(getattr(value, "__code__", None), "co_filename", None)
-    return name is None or os.path.isfile(name)
+    name: str | None = getattr(getattr(value, "__code__", None), "co_filename", None)
+    return name
 
 
 def installed_folders() -> tuple[str, ...]:

@@ -44,6 +44,11 @@ class Reports(Held):
         cached = self._live.compiled.cached
         return compiling() if cached else contextlib.nullcontext()
 
+    def plan(self) -> str:
+        """The mesh and what is sharded over it, as the text of a plan file, which `plan` of
+        `cleave.compile` and `cleave-compile --plan` read."""
+        return self._live.compiled.plan()
+
     def report(self) -> dict[str, Any]:
         """The report that `cleave-compile --report` writes."""
         report: dict[str, Any] = json.loads(self._live.compiled.report())
