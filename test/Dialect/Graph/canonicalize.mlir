@@ -44,6 +44,52 @@ func.func @negations(%x: tensor<4xf32>, %y: tensor<4xf32>) -> (tensor<4xf32>, te
   return %1, %3, %4 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
 
+// A negated comparison is the opposite one.
+// CHECK-LABEL: func @nots
+// CHECK-SAME: (%[[X:.*]]: tensor<4xf32>, %[[Y:.*]]: tensor<4xf32>, %[[I:.*]]: tensor<4xi64>, %[[J:.*]]: tensor<i64>, %[[M:.*]]: tensor<4xi1>)
+// CHECK-NEXT: %[[A:.*]] = graph.compare ne %[[X]], %[[Y]]
+// CHECK-NEXT: %[[B:.*]] = graph.compare eq %[[X]], %[[Y]]
+// CHECK-NEXT: %[[C:.*]] = graph.compare ge %[[I]], %[[J]]
+// CHECK-NEXT: %[[D:.*]] = graph.compare gt %[[I]], %[[J]]
+// CHECK-NEXT: %[[E:.*]] = graph.compare le %[[I]], %[[J]]
+// CHECK-NEXT: %[[F:.*]] = graph.compare lt %[[I]], %[[J]]
+// CHECK-NEXT: return %[[M]], %[[A]], %[[B]], %[[C]], %[[D]], %[[E]], %[[F]]
+func.func @nots(%x: tensor<4xf32>, %y: tensor<4xf32>, %i: tensor<4xi64>, %j: tensor<i64>, %m: tensor<4xi1>) -> (tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>) {
+  %0 = graph.not %m : (tensor<4xi1>) -> tensor<4xi1>
+  %1 = graph.not %0 : (tensor<4xi1>) -> tensor<4xi1>
+  %2 = graph.compare eq %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  %3 = graph.not %2 : (tensor<4xi1>) -> tensor<4xi1>
+  %4 = graph.compare ne %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  %5 = graph.not %4 : (tensor<4xi1>) -> tensor<4xi1>
+  %6 = graph.compare lt %i, %j : (tensor<4xi64>, tensor<i64>) -> tensor<4xi1>
+  %7 = graph.not %6 : (tensor<4xi1>) -> tensor<4xi1>
+  %8 = graph.compare le %i, %j : (tensor<4xi64>, tensor<i64>) -> tensor<4xi1>
+  %9 = graph.not %8 : (tensor<4xi1>) -> tensor<4xi1>
+  %10 = graph.compare gt %i, %j : (tensor<4xi64>, tensor<i64>) -> tensor<4xi1>
+  %11 = graph.not %10 : (tensor<4xi1>) -> tensor<4xi1>
+  %12 = graph.compare ge %i, %j : (tensor<4xi64>, tensor<i64>) -> tensor<4xi1>
+  %13 = graph.not %12 : (tensor<4xi1>) -> tensor<4xi1>
+  return %1, %3, %5, %7, %9, %11, %13 : tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>
+}
+
+// Orders of floats have no opposite, because of NaN; a comparison that is read twice stays.
+// CHECK-LABEL: func @not_negated
+// CHECK: graph.compare lt
+// CHECK-NEXT: graph.not
+// CHECK-NEXT: graph.compare ge
+// CHECK-NEXT: graph.not
+// CHECK-NEXT: graph.compare eq
+// CHECK-NEXT: graph.not
+func.func @not_negated(%x: tensor<4xf32>, %y: tensor<4xf32>, %i: tensor<4xi64>) -> (tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>) {
+  %0 = graph.compare lt %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  %1 = graph.not %0 : (tensor<4xi1>) -> tensor<4xi1>
+  %2 = graph.compare ge %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  %3 = graph.not %2 : (tensor<4xi1>) -> tensor<4xi1>
+  %4 = graph.compare eq %i, %i : (tensor<4xi64>, tensor<4xi64>) -> tensor<4xi1>
+  %5 = graph.not %4 : (tensor<4xi1>) -> tensor<4xi1>
+  return %1, %3, %4, %5 : tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>
+}
+
 // CHECK-LABEL: func @powers
 // CHECK-SAME: (%[[X:.*]]: tensor<4xf32>)
 // CHECK-NEXT: %[[SQUARE:.*]] = graph.mul %[[X]], %[[X]]

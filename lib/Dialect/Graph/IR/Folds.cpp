@@ -12,6 +12,13 @@ using namespace cleave::graph;
 
 OpFoldResult ConstantOp::fold(FoldAdaptor adaptor) { return getValue(); }
 
+OpFoldResult NotOp::fold(FoldAdaptor) {
+  // not(not(x)) is x.
+  if (auto producer = getInput().getDefiningOp<NotOp>())
+    return producer.getInput();
+  return {};
+}
+
 /// A layout op that keeps shape and order folds to its operand.
 template <typename Op> static OpFoldResult foldSameType(Op op) {
   if (op.getInput().getType() == op.getType())

@@ -76,7 +76,10 @@ def Graph_SigmoidOp : Graph_UnaryOp<"sigmoid", Graph_FloatTensor, "1 / (1 + exp(
 def Graph_SiluOp    : Graph_UnaryOp<"silu", Graph_FloatTensor, "x * sigmoid(x)">;
 def Graph_ReluOp    : Graph_UnaryOp<"relu", Graph_FloatTensor, "max(x, 0); its gradient at 0 is 0">;
 def Graph_FloorOp   : Graph_UnaryOp<"floor", Graph_FloatTensor, "Largest integer not above x; its gradient is 0">;
-def Graph_NotOp     : Graph_UnaryOp<"not", Graph_BoolTensor, "Logical not">;
+def Graph_NotOp     : Graph_UnaryOp<"not", Graph_BoolTensor, "Logical not"> {
+  let hasFolder = 1;
+  let hasCanonicalizer = 1;
+}
 
 def Graph_StopGradientOp : Graph_UnaryOp<"stop_gradient", Graph_FloatTensor, "x, to which no gradient flows"> {
   let description = [{

@@ -115,6 +115,46 @@ template <typename Op> struct DropBroadcast : OpRewritePattern<Op> {
   }
 };
 
+/// The predicate that holds exactly where `predicate` does not. The orders of
+/// floats have none: with NaN neither a < b nor a >= b holds.
+std::optional<Predicate> negated(Predicate predicate, Type element) {
+  if (predicate == Predicate::eq)
+    return Predicate::ne;
+  if (predicate == Predicate::ne)
+    return Predicate::eq;
+  if (isa<FloatType>(element))
+    return std::nullopt;
+  switch (predicate) {
+  case Predicate::lt:
+    return Predicate::ge;
+  case Predicate::le:
+    return Predicate::gt;
+  case Predicate::gt:
+    return Predicate::le;
+  default:
+    return Predicate::lt;
+  }
+}
+
+/// not(a == b) is a != b. A comparison that something else reads stays.
+struct NegateComparison : OpRewritePattern<NotOp> {
+  using OpRewritePattern::OpRewritePattern;
+  LogicalResult matchAndRewrite(NotOp op,
+                                PatternRewriter &rewriter) const override {
+    auto compare = op.getInput().getDefiningOp<CompareOp>();
+    if (!compare || !compare->hasOneUse())
+      return failure();
+    std::optional<Predicate> predicate =
+        negated(compare.getPredicate(),
+                tensorTypeOf(compare.getLhs()).getElementType());
+    if (!predicate)
+      return failure();
+    rewriter.replaceOpWithNewOp<CompareOp>(op, *predicate, compare.getLhs(),
+                                           compare.getRhs());
+    return success();
+  }
+};
+
 /// Dropout of probability 0 is the identity.
 struct RemoveIdleDropout : OpRewritePattern<DropoutOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -162,6 +202,11 @@ struct JoinCasts : OpRewritePattern<CastOp> {
 void NegOp::getCanonicalizationPatterns(RewritePatternSet &patterns,
                                         MLIRContext *context) {
   patterns.add<RemoveDoubleNegation>(context);
+}
+
+void NotOp::getCanonicalizationPatterns(RewritePatternSet &patterns,
+                                        MLIRContext *context) {
+  patterns.add<NegateComparison>(context);
 }
 
 void AddOp::getCanonicalizationPatterns(RewritePatternSet &patterns,
