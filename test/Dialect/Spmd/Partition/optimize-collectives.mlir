@@ -191,3 +191,57 @@ func.func @sum_of_sums(
       spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
   return %4, %9, %8 : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>
 }
+
+// Pieces that are rounded after they are reduced, of which a slice is read, are
+// one sum, which is rounded after it is scattered.
+// CHECK-LABEL: func.func @scatter_pieces(
+func.func @scatter_pieces(
+    %x: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>},
+    %y: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>})
+    -> (tensor<4xbf16> {spmd.global_type = tensor<8xbf16>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
+  // CHECK-NOT: all_reduce
+  // CHECK: %[[A:.*]] = graph.reduce sum
+  // CHECK: %[[B:.*]] = graph.reduce sum
+  // CHECK: %[[C:.*]] = graph.concat %[[A]], %[[B]] {{.*}} partial = {"dp"}{{.*}} -> tensor<8xf32>
+  // CHECK-NEXT: %[[S:.*]] = spmd.reduce_scatter sum %[[C]] by <@mesh, [{"dp"}]> {{.*}} : tensor<8xf32> -> tensor<4xf32>
+  // CHECK-NEXT: %[[R:.*]] = graph.cast %[[S]] {{.*}} -> tensor<4xbf16>
+  // CHECK-NEXT: return %[[R]]
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4x4xf32>) -> tensor<4xf32>
+  %1 = spmd.all_reduce sum %0 over @mesh {"dp"} {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<4xf32>
+  %2 = graph.cast %1 {spmd.global_types = [tensor<4xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>) -> tensor<4xbf16>
+  %3 = graph.reduce sum %y {dims = array<i64: 0>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4x4xf32>) -> tensor<4xf32>
+  %4 = spmd.all_reduce sum %3 over @mesh {"dp"} {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<4xf32>
+  %5 = graph.cast %4 {spmd.global_types = [tensor<4xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>) -> tensor<4xbf16>
+  %6 = graph.concat %2, %5 {dim = 0 : i64, spmd.global_types = [tensor<8xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xbf16>, tensor<4xbf16>) -> tensor<8xbf16>
+  %7 = spmd.slice %6 by <@mesh, [{"dp"}]> {spmd.global_types = [tensor<8xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : tensor<8xbf16> -> tensor<4xbf16>
+  return %7 : tensor<4xbf16>
+}
+
+// Not where a piece is no sum.
+// CHECK-LABEL: func.func @keep_pieces(
+func.func @keep_pieces(
+    %x: tensor<4x4xf32> {spmd.global_type = tensor<8x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>},
+    %y: tensor<4xbf16> {spmd.global_type = tensor<4xbf16>, spmd.sharding = #spmd.sharding<@mesh, [{}]>})
+    -> (tensor<4xbf16> {spmd.global_type = tensor<8xbf16>, spmd.sharding = #spmd.sharding<@mesh, [{"dp"}]>}) {
+  // CHECK: spmd.all_reduce sum
+  // CHECK-NOT: reduce_scatter
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"dp"}>]} : (tensor<4x4xf32>) -> tensor<4xf32>
+  %1 = spmd.all_reduce sum %0 over @mesh {"dp"} {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<4xf32>
+  %2 = graph.cast %1 {spmd.global_types = [tensor<4xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>) -> tensor<4xbf16>
+  %3 = graph.concat %2, %y {dim = 0 : i64, spmd.global_types = [tensor<8xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xbf16>, tensor<4xbf16>) -> tensor<8xbf16>
+  %4 = spmd.slice %3 by <@mesh, [{"dp"}]> {spmd.global_types = [tensor<8xbf16>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{"dp"}]>]} : tensor<8xbf16> -> tensor<4xbf16>
+  return %4 : tensor<4xbf16>
+}

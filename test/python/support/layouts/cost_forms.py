@@ -78,8 +78,6 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
-    ("all_reduce tp", lambda c: in_bf16(c) and has(c, "megatron-sp"),
-     "in bf16 the input gradient of the head is reduced whole and in f32, not scattered"),
     ("permute dp,tp", lambda c: c[0].startswith("gpt") and has(c, "megatron-sp") and zero(c),
      "the gradient of the table of positions changes the order of its axes"),
     ("permute dp,cp", lambda c: c[0].startswith("gpt") and "cp=" in c[1] and zero(c),

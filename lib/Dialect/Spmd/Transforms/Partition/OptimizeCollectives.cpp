@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/Transforms/Partition/OptimizeCollectives.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -37,6 +38,8 @@ public:
     mergeEqual();
     for (Operation &op : llvm::make_early_inc_range(body)) {
       auto slice = dyn_cast<SliceOp>(op);
+      if (slice && scatterPieces(slice))
+        continue;
       if (!slice || !scatterSlice(slice, mesh, rewriter))
         undoCollective(&op, mesh, rewriter);
     }
@@ -46,6 +49,7 @@ public:
 
 private:
   void mergeEqual();
+  bool scatterPieces(SliceOp slice);
   void reduceSum(graph::AddOp sum);
 
   Block &body;
@@ -90,6 +94,73 @@ void Optimizer::mergeEqual() {
     op.replaceAllUsesWith(*same);
     op.erase();
   }
+}
+
+/// Joins pieces, each a sum over devices that is rounded, before they are
+/// reduced, where all that is read of them is `slice`: rounding and slices
+/// commute, so that one reduce_scatter of the joined terms, which is rounded
+/// then, has the same elements as the sums of the pieces.
+bool Optimizer::scatterPieces(SliceOp slice) {
+  auto joined = slice.getInput().getDefiningOp<graph::ConcatOp>();
+  if (!joined || !joined->hasOneUse())
+    return false;
+  SmallVector<AllReduceOp> sums;
+  for (Value piece : joined.getInputs()) {
+    auto rounded = piece.getDefiningOp<graph::CastOp>();
+    auto sum = rounded && rounded->hasOneUse()
+                   ? rounded.getInput().getDefiningOp<AllReduceOp>()
+                   : AllReduceOp();
+    if (!sum || !sum->hasOneUse() ||
+        (!sums.empty() &&
+         (sum.getAxes() != sums.front().getAxes() ||
+          sum.getKind() != sums.front().getKind() ||
+          writtenShardingAttr(sum) != writtenShardingAttr(sums.front()) ||
+          writtenShardingAttr(sum.getInput()) !=
+              writtenShardingAttr(sums.front().getInput()))))
+      return false;
+    sums.push_back(sum);
+  }
+  std::optional<Sharding> own = writtenSharding(joined);
+  ShardingAttr place = writtenShardingAttr(sums.front().getInput());
+  RankedTensorType narrow = writtenGlobalType(joined);
+  if (!own || !place || !narrow ||
+      !sameDims(mesh, own->dims, place.getSharding().dims) ||
+      !canScatter(mesh, readCollective(sums.front())->axes,
+                  readCollective(slice)->dims))
+    return false;
+  // Joins the terms, and reduces and slices them in the type of the terms.
+  Type wide = graph::tensorTypeOf(sums.front()).getElementType();
+  RankedTensorType global = narrow.clone(wide);
+  rewriter.setInsertionPoint(slice);
+  SmallVector<Value> terms;
+  for (AllReduceOp sum : sums)
+    terms.push_back(sum.getInput());
+  auto all = graph::ConcatOp::create(rewriter, joined.getLoc(), terms,
+                                     joined.getDim());
+  annotate(all, place, global);
+  auto sum = cast<AllReduceOp>(rewriter.clone(*sums.front()));
+  sum.getInputMutable().assign(all);
+  sum->getResult(0).setType(all.getType());
+  annotate(sum, writtenShardingAttr(sums.front()), global);
+  auto part = cast<SliceOp>(rewriter.clone(*slice));
+  part.getInputMutable().assign(sum);
+  part->getResult(0).setType(
+      graph::tensorTypeOf(slice->getResult(0)).clone(wide));
+  annotate(part, writtenShardingAttr(slice), global);
+  auto rounded = graph::CastOp::create(rewriter, slice.getLoc(),
+                                       slice->getResult(0).getType(), part);
+  annotate(rounded, writtenShardingAttr(slice), narrow);
+  rewriter.replaceOp(slice, rounded);
+  SmallVector<Operation *> pieces;
+  for (Value piece : joined.getInputs())
+    pieces.push_back(piece.getDefiningOp());
+  rewriter.eraseOp(joined);
+  for (auto [piece, own] : llvm::zip_equal(pieces, sums)) {
+    rewriter.eraseOp(piece);
+    rewriter.eraseOp(own);
+  }
+  scatterSlice(part, mesh, rewriter);
+  return true;
 }
 
 /// A sum of two sums over devices becomes one of the sum of their terms: half
