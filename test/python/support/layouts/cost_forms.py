@@ -86,8 +86,6 @@ KNOWN = [
      "in bf16 gradients are sent to the stage before in f32, some of them as several tensors"),
     ("send pp", lambda c: "pp=" in c[1] and has(c, "megatron"),
      "gradients are sent to the stage before whole, not as slices"),
-    ("all_to_all cp", lambda c: has(c, "ulysses") and in_bf16(c),
-     "in bf16 gradients of queries, keys, values and outputs are exchanged in f32"),
     ("all_reduce cp", lambda c: c[0].startswith("gpt") and has(c, "ring"),
      "rows of the table of positions in zig-zag order are looked up over ranks"),
     ("all_reduce dp", lambda c: c[0].startswith("gpt") and has(c, "ring") and zero(c),

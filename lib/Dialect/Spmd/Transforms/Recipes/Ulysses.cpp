@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Sequence.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <limits>
 
 using namespace mlir;
@@ -156,20 +157,42 @@ static LogicalResult refuseHeads(Operation *op, int64_t fewest, int64_t most,
                   "alone";
 }
 
+/// The type of 16 bits in which `result` of attention `op` is exchanged: that
+/// of the queries where the result is a sum in f32, as the gradient of a 16-bit
+/// activation is. Null where it is exchanged as it is.
+static FloatType exchangedType(Operation *op, Value result) {
+  auto elementOf = [](Value value) {
+    return dyn_cast<FloatType>(
+        cast<RankedTensorType>(value.getType()).getElementType());
+  };
+  FloatType own = elementOf(result), read = elementOf(op->getOperand(0));
+  return own && read && own.isF32() && read.getWidth() == 16 ? read
+                                                             : FloatType();
+}
+
 /// Shards the results of attention `op` for their readers along the sequence,
 /// over `axes`. Attention shards its positions over some of these axes and
 /// heads over another; without the annotation, products with weights would be
-/// sharded by heads as well.
+/// sharded by heads as well. Without `all`, only those that are exchanged in 16
+/// bits. Sums over an axis of another recipe stay in f32 (`alone`).
 static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          const SequenceClasses &sequences, Operation *op,
-                         const AxisList &axes) {
+                         const AxisList &axes, bool all, bool alone) {
   for (OpResult result : op->getResults()) {
     auto type = cast<RankedTensorType>(result.getType());
-    if (!headDim(classes, op, result))
+    FloatType narrow = alone ? exchangedType(op, result) : FloatType();
+    if (!headDim(classes, op, result) || (!all && !narrow))
       continue;
     Value value = result;
     while (value.hasOneUse() && isa<ConstrainOp>(*value.user_begin()))
       value = value.user_begin()->getResult(0);
+    // Backward reads what forward computed along heads.
+    SmallVector<OpOperand *> uses;
+    for (OpOperand &use : value.getUses())
+      if (!isAttention(use.getOwner()))
+        uses.push_back(&use);
+    if (uses.empty())
+      continue;
     for (int64_t dim = 0; dim < type.getRank(); ++dim) {
       // An indivisible size would be padded for this alone.
       if (!sequences.contains(classes.number(result, dim)) ||
@@ -181,13 +204,26 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
       sharding.open[dim] = false;
       OpBuilder builder(op->getContext());
       builder.setInsertionPointAfterValue(value);
-      ConstrainOp constrain = annotator.constrain(builder, value, sharding);
-      // Backward reads what forward computed along heads.
-      value.replaceUsesWithIf(constrain, [&](OpOperand &use) {
-        return use.getOwner() != constrain && !isAttention(use.getOwner());
-      });
-      if (constrain.use_empty())
-        constrain.erase();
+      if (narrow)
+        value = graph::CastOp::create(builder, value.getLoc(),
+                                      type.clone(narrow), value);
+      Value exchanged = annotator.constrain(builder, value, sharding);
+      Value read = exchanged;
+      if (narrow)
+        read = graph::CastOp::create(builder, value.getLoc(), type, exchanged);
+      for (OpOperand *use : uses) {
+        // A reader that rounds reads what was exchanged.
+        Operation *user = use->getOwner();
+        if (!narrow || !isa<graph::CastOp>(user) ||
+            user->getResult(0).getType() != value.getType()) {
+          use->set(read);
+          continue;
+        }
+        user->getResult(0).replaceAllUsesWith(exchanged);
+        user->erase();
+      }
+      if (read.use_empty())
+        read.getDefiningOp()->erase();
       break;
     }
   }
@@ -240,8 +276,10 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     AxisList axes = outer;
     axes.push_back(split);
     SequenceClasses positions = sequenceClasses(classes, function);
-    for (Operation *op : outer.empty() ? within : attentions)
-      splitResults(annotator, classes, positions, op, axes);
+    for (Operation *op : attentions)
+      splitResults(annotator, classes, positions, op, axes,
+                   /*all=*/!outer.empty() || llvm::is_contained(within, op),
+                   /*alone=*/outer.empty());
     for (const auto &[operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
           cast<RankedTensorType>(operand->get().getType()).getRank(),
