@@ -78,10 +78,6 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
-    ("permute dp,tp", lambda c: c[0].startswith("gpt") and has(c, "megatron-sp") and zero(c),
-     "the gradient of the table of positions changes the order of its axes"),
-    ("permute dp,cp", lambda c: c[0].startswith("gpt") and "cp=" in c[1] and zero(c),
-     "the gradient of the table of positions changes the order of its axes"),
     ("send pp", lambda c: "pp=" in c[1] and in_bf16(c),
      "in bf16 gradients are sent to the stage before in f32, some of them as several tensors"),
     ("send pp", lambda c: "pp=" in c[1] and has(c, "megatron"),

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Annotator.h"
+#include "Sequence.h"
 #include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
@@ -93,6 +94,35 @@ private:
                                graph::kNameAttr);
   }
 
+  /// The dimension of `parameter` that is sharded at rest; nothing if none can
+  /// be. Where a recipe shards the sequence, the rows of a table of positions
+  /// are sharded with it: a dimension beside them is preferred, so that the
+  /// gradient is not permuted to another order of the axes.
+  std::optional<unsigned> restingDim(BlockArgument parameter,
+                                     const Sharding &given) {
+    auto type = cast<RankedTensorType>(parameter.getType());
+    auto best = annotator.bestDim(type, given, axis);
+    if (!best ||
+        (annotator.getStreams().empty() && annotator.getSequenceAxes().empty()))
+      return best;
+    const DimensionClasses &classes = annotator.classesOf(train);
+    if (!sequences)
+      sequences = sequenceClasses(classes, train);
+    const Mesh &mesh = annotator.getMesh();
+    auto isSequence = [&](unsigned dim) {
+      return sequences->contains(classes.number(parameter, dim));
+    };
+    if (!isSequence(*best))
+      return best;
+    for (unsigned dim = 0; dim < given.dims.size(); ++dim)
+      if (!isSequence(dim) &&
+          type.getDimSize(dim) %
+                  (mesh.size(given.dims[dim]) * mesh.size(AxisRef{axis})) ==
+              0)
+        return dim;
+    return best;
+  }
+
   /// Collects the parameters that can be sharded. A parameter without a
   /// dimension of at least one element per position stays replicated, with a
   /// remark.
@@ -104,7 +134,7 @@ private:
       if (given.splits(annotator.getMesh(), {axis}))
         continue;
       auto type = cast<RankedTensorType>(argument.getType());
-      if (auto dim = annotator.bestDim(type, given, axis))
+      if (auto dim = restingDim(argument, given))
         parameters.push_back({argument, *dim});
       else
         mlir::emitRemark(argument.getLoc())
@@ -264,6 +294,8 @@ private:
   StringRef axis;
   func::FuncOp train;
   SmallVector<Resting> parameters;
+  /// The dimensions of the sequence, once one was asked for.
+  std::optional<SequenceClasses> sequences;
   std::map<Operation *, graph::StepRoles> roles;
 };
 } // namespace
