@@ -75,8 +75,9 @@ void cleave::declarePipeline(OptionTable &table) {
   table.choice("pipe-slices", &PhaseOptions::pipeSlices, {"auto", "on", "off"})
       .says("Whether ranks that hold replicas of a value send it to other "
             "stages in slices, gathered there: auto: if fewer elements are "
-            "sent in total; on: wherever it is divisible (links between stages "
-            "may be slower than those within one); off: never")
+            "sent in total, or as many where pp is major to the axes of these "
+            "ranks in the mesh; on: wherever it is divisible (links between "
+            "stages may be slower than those within one); off: never")
       .idleUnless(hasPipeline, idle);
   table.size("max-saved-bytes", &PhaseOptions::maxSavedBytes)
       .formerly("max-saved-mib", 1 << 20)

@@ -126,8 +126,9 @@ class Pipeline(OptionGroup):
             name has this prefix (transformer.h.6.,transformer.h.12.). By default, stages have
             even cost. As a list of names, or a text with commas.
         pipe_slices: Whether ranks that hold replicas of a value send it to other stages in
-            slices, gathered there: auto: if fewer elements are sent in total; on: wherever it
-            is divisible (links between stages may be slower than those within one); off: never.
+            slices, gathered there: auto: if fewer elements are sent in total, or as many where
+            pp is major to the axes of these ranks in the mesh; on: wherever it is divisible
+            (links between stages may be slower than those within one); off: never.
         max_saved_bytes: The limit of the memory that a pipeline position may have saved for
             backward at a time; `schedule` auto respects it, any other order that exceeds it is
             an error. Bytes, or a text with a unit, at least 0.

@@ -48,21 +48,44 @@ func.func @sum(%w: tensor<4x8xf32> {graph.name = "w", graph.role = "parameter", 
 // -----
 
 // What the stage reads itself it has whole: slices and their gather send as much
-// as the whole does, of which more between stages.
+// as the whole does, of which less between stages. These are further apart, since
+// "pp" is the major axis.
 
 // BOTH-LABEL: func.func private @read.F(
 // BOTH: %[[S:.*]] = spmd.all_reduce
-// AUTO-NOT: spmd.shard_offset
-// ON: %[[C:.*]] = graph.gather %[[S]]
+// BOTH: %[[C:.*]] = graph.gather %[[S]]
 // BOTH: graph.tanh %[[S]]
-// AUTO: return %[[S]], %{{.*}} : tensor<4x4xf32>, tensor<4x4xf32>
-// ON: return %[[C]], %{{.*}} : tensor<2x4xf32>, tensor<4x4xf32>
+// BOTH: return %[[C]], %{{.*}} : tensor<2x4xf32>, tensor<4x4xf32>
 // BOTH-LABEL: func.func private @read.1F(
-// AUTO-NOT: spmd.all_gather
-// ON: spmd.all_gather %{{.*}} by <@mesh, [{"tp"}, {}]> {pipe.sliced} : tensor<2x4xf32> -> tensor<4x4xf32>
+// BOTH: spmd.all_gather %{{.*}} by <@mesh, [{"tp"}, {}]> {pipe.sliced} : tensor<2x4xf32> -> tensor<4x4xf32>
 // BOTH: return
 spmd.mesh @mesh <["pp" = 2, "tp" = 2]>
 func.func @read(%w: tensor<4x8xf32> {graph.name = "w", graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
+                %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},
+                %a: tensor<8x8xf32> {graph.name = "a", graph.role = "input", graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<8x4xf32> {graph.name = "z"}, tensor<8x4xf32> {graph.name = "t"}) {
+  %y = graph.contract "bi,oi->bo" %a, %w : (tensor<8x8xf32>, tensor<4x8xf32>) -> tensor<8x4xf32>
+  %t = graph.tanh %y : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %z = graph.contract "bi,oi->bo" %y, %v : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  return %z, %t : tensor<8x4xf32>, tensor<8x4xf32>
+}
+
+// -----
+
+// Where "tp" is the major axis, the full value is sent.
+
+// BOTH-LABEL: func.func private @near.F(
+// BOTH: %[[S:.*]] = spmd.all_reduce
+// AUTO-NOT: spmd.shard_offset
+// BOTH: graph.tanh %[[S]]
+// AUTO: return %[[S]], %{{.*}} : tensor<4x4xf32>, tensor<4x4xf32>
+// ON: return %{{.*}} : tensor<2x4xf32>, tensor<4x4xf32>
+// BOTH-LABEL: func.func private @near.1F(
+// AUTO-NOT: spmd.all_gather
+// ON: spmd.all_gather
+// BOTH: return
+spmd.mesh @mesh <["tp" = 2, "pp" = 2]>
+func.func @near(%w: tensor<4x8xf32> {graph.name = "w", graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
                 %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},
                 %a: tensor<8x8xf32> {graph.name = "a", graph.role = "input", graph.batch_dim = 0 : i64, spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>})
     -> (tensor<8x4xf32> {graph.name = "z"}, tensor<8x4xf32> {graph.name = "t"}) {

@@ -64,10 +64,6 @@ def exceeding(found):
                    if (found[key]["ratio"] or 0) > 1.02}
 
 
-def in_bf16(case):
-    return "--precision=bf16" in case
-
-
 def has(case, *words):
     return any(word in case[2].split(",") for word in words)
 
@@ -78,10 +74,6 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
-    ("send pp", lambda c: "pp=" in c[1] and in_bf16(c),
-     "in bf16 gradients are sent to the stage before in f32, some of them as several tensors"),
-    ("send pp", lambda c: "pp=" in c[1] and has(c, "megatron"),
-     "gradients are sent to the stage before whole, not as slices"),
     ("all_reduce cp", lambda c: c[0].startswith("gpt") and has(c, "ring"),
      "rows of the table of positions in zig-zag order are looked up over ranks"),
     ("all_reduce dp", lambda c: c[0].startswith("gpt") and has(c, "ring") and zero(c),

@@ -19,6 +19,8 @@
 //                          BackwardStages the same for backward
 //                          Balance        cuts of even cost, between layers
 //                          Layers         the layers of a model, by structure
+//                          NarrowTransfers
+//                                         gradients in the type of activations
 //                          SliceTransfers, SlicePlan
 //                                         transfers in slices
 //                          StepCollectives      collectives that run once in a step
@@ -206,7 +208,8 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
                  Option<"slices", "slices", "std::string", "\"auto\"",
                         "Whether devices with replicas of a value send slices of "
                         "it to other stages: auto (if fewer elements are sent in "
-                        "total), on (wherever a dimension is divisible) or off">,
+                        "total, or as many where pp is the major axis), on "
+                        "(wherever a dimension is divisible) or off">,
                  Option<"gather", "gather", "std::string", "\"each\"",
                         "When values that depend on parameters alone are "
                         "gathered: each (micro-batch), once (in a step) or auto">,

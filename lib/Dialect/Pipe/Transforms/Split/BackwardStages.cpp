@@ -27,7 +27,7 @@ using namespace cleave::pipe;
 SmallVector<StageSet> Stages::places(Value value) const {
   SmallVector<StageSet> found;
   Operation *op = value.getDefiningOp();
-  if (op && flow.varies(op) && !stages.contains(op))
+  if (op && flow.varies(op) && !stages.contains(op) && !released.contains(op))
     return found;
   // A value that does not vary is where its parameters are.
   graph::walkSources(value, [&](Value next, SmallVectorImpl<Value> &work) {

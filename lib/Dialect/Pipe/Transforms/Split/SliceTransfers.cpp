@@ -54,6 +54,8 @@ private:
     added.remove(op);
   }
 
+  bool areNeighbours(const SentValue &sent,
+                     const spmd::Sharding &sharding) const;
   std::optional<SlicePlan> choose(const SentValue &sent) const;
   void apply(const SentValue &sent, const SlicePlan &plan);
   bool liesAs(Value value, const spmd::Sharding &to) const {
@@ -82,6 +84,25 @@ private:
 };
 } // namespace
 
+/// Whether the ranks that hold slices are closer to each other in the mesh than
+/// the stages are: the pipeline axis is major to theirs.
+bool TransferSlicer::areNeighbours(const SentValue &sent,
+                                   const spmd::Sharding &sharding) const {
+  auto place = [&](StringRef name) {
+    return llvm::find_if(
+               mesh.axes,
+               [&](const spmd::MeshAxis &axis) { return axis.name == name; }) -
+           mesh.axes.begin();
+  };
+  auto added =
+      spmd::addedAxes(mesh, *spmd::writtenSharding(sent.value), sharding);
+  return added && llvm::all_of(*added, [&](const spmd::AxisList &list) {
+           return llvm::all_of(list, [&](const spmd::AxisRef &axis) {
+             return place(spmd::kPipelineAxis) < place(axis.name);
+           });
+         });
+}
+
 /// Returns the best plan; nothing if the value is not to be sliced.
 std::optional<SlicePlan> TransferSlicer::choose(const SentValue &sent) const {
   std::optional<SlicePlan> best;
@@ -94,7 +115,13 @@ std::optional<SlicePlan> TransferSlicer::choose(const SentValue &sent) const {
       return wanted == Slices::On ? std::pair(own.link, more)
                                   : std::pair(more, own.link);
     };
-    if (wanted == Slices::Auto && plan.after >= plan.before)
+    // A gather sends what slices save. It is the better one to send where the
+    // ranks of a stage are next to each other, and stages further apart (arXiv
+    // 2104.04473, section 4.1).
+    double more = plan.after - plan.before, least = 1e-9 * plan.before;
+    if (wanted == Slices::Auto &&
+        (more > least || plan.link >= plan.linkBefore ||
+         (more > -least && !areNeighbours(sent, sharding))))
       continue;
     if (!best || rank(plan) < rank(*best))
       best = std::move(plan);

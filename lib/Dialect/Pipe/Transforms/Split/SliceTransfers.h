@@ -22,7 +22,8 @@
 namespace cleave::pipe {
 
 /// Which values are sent in slices: those for which fewer elements are sent in
-/// total, all that can be, or none.
+/// total, or as many between ranks that are closer to each other than stages
+/// are; all that can be; or none.
 enum class Slices { Auto, On, Off };
 
 /// Rewrites `entry` and updates `flow` and `stages`. Returns the number of

@@ -8,7 +8,8 @@
 /// \file
 /// 1. Flow.cpp finds the role of each op and whether it varies with the
 ///    micro-batch; Stages.cpp finds its stage.
-/// 2. SliceTransfers.cpp sends replicated values in slices.
+/// 2. NarrowTransfers.cpp sends gradients in the type of the activations, and
+///    SliceTransfers.cpp replicated values in slices.
 /// 3. StepCollectives.cpp finds the collectives that run once in a step.
 /// 4. CollectParts.cpp walks the parts backwards, from update to prologue: each
 ///    part takes the ops whose results it needs, or imports results of an
@@ -18,6 +19,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "NarrowTransfers.h"
 #include "Parts.h"
 #include "SliceTransfers.h"
 #include "StepCollectives.h"
@@ -292,6 +294,9 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         op.removeAttr(kBeginsStageAttr);
     int64_t slicedValues = 0;
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
+      // Slices are of what is sent.
+      if (failed(narrowTransfers(function, *flow, *cut)))
+        return failure();
       FailureOr<int64_t> own =
           sliceTransfers(function, mesh, *flow, *cut, *sliced);
       if (failed(own))

@@ -339,12 +339,50 @@ void Stages::finish() {
     stages[op] = stage;
   }
   findReaders(PartId::Forward);
+  releaseHelpers();
   placeWritten(/*backward=*/false);
   followForward();
   sinkBackward();
+  settleHelpers();
   findReaders(PartId::Backward);
   placeWritten(/*backward=*/true);
   findSums();
+}
+
+/// A copy of a received value in another type, which only backward reads, is
+/// made in each stage that reads it, if later stages than its own have the
+/// value as well. In its own stage alone it would take its readers to the stage
+/// before.
+void Stages::releaseHelpers() {
+  for (Operation *op : helpers) {
+    if (!isa<graph::CastOp>(op))
+      continue;
+    StageSet common(count, true);
+    for (const StageSet &set : places(op->getOperand(0)))
+      common &= set;
+    if (common.find_next(stages.lookup(op)) < 0)
+      continue;
+    stages.erase(op);
+    released.insert(op);
+    present[op->getResult(0)] = common;
+  }
+}
+
+/// A released op that one stage reads is computed there.
+void Stages::settleHelpers() {
+  for (Operation *op : llvm::reverse(helpers)) {
+    if (!released.contains(op))
+      continue;
+    std::optional<int64_t> reader;
+    bool one = true;
+    for (Operation *user : op->getUsers()) {
+      std::optional<int64_t> stage = of(user);
+      one &= stage && (!reader || reader == stage);
+      reader = stage;
+    }
+    if (one && reader)
+      stages[op] = *reader;
+  }
 }
 
 /// Records that `stage` reads `value`, and the operands of ops that are

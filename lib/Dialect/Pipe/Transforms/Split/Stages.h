@@ -94,6 +94,8 @@ private:
   llvm::BitVector wholeBegins(const Ops &ops, const Stages &single) const;
   void assign(const Ops &ops, llvm::ArrayRef<size_t> cuts);
   void finish();
+  void releaseHelpers();
+  void settleHelpers();
   void findReaders(PartId last);
   void markRead(mlir::Value value, int64_t stage);
   mlir::BlockArgument argumentOf(llvm::StringRef name) const;
@@ -124,8 +126,10 @@ private:
   llvm::DenseMap<mlir::Operation *, int64_t> stages;
   /// Parameters, state, and the forward values that depend on them.
   llvm::DenseSet<mlir::Value> fromParameters;
-  /// Ops of forward that only backward reads.
+  /// Ops of forward that only backward reads; and the copies among them that
+  /// each stage makes that reads them.
   Ops helpers;
+  llvm::DenseSet<mlir::Operation *> released;
   /// Ops of backward that depend on no gradient yet, and the ops that it begins
   /// with.
   llvm::DenseSet<mlir::Operation *> resumed, seeds;
