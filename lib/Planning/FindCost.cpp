@@ -23,6 +23,17 @@ using closedforms::Form;
 using closedforms::SentKey;
 using closedforms::StepOptions;
 
+std::optional<double> cleave::operationsOf(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  if (!costed)
+    return std::nullopt;
+  graph::OpCost cost = costed.getCost();
+  if (cost.work != graph::WorkClass::Contraction &&
+      cost.work != graph::WorkClass::Attention)
+    return std::nullopt;
+  return static_cast<double>(cost.flops);
+}
+
 double cleave::findOperations(ModuleOp module) {
   double sum = 0;
   for (auto program : module.getOps<pipe::ProgramOp>()) {
@@ -34,13 +45,7 @@ double cleave::findOperations(ModuleOp module) {
       if (!part || part.isExternal() || invoke.isConditional())
         continue;
       for (Operation &op : part.getBody().front().without_terminator())
-        if (auto costed = dyn_cast<graph::CostOpInterface>(op)) {
-          graph::OpCost cost = costed.getCost();
-          if (cost.work == graph::WorkClass::Contraction ||
-              cost.work == graph::WorkClass::Attention)
-            sum += static_cast<double>(cost.flops) *
-                   (invoke.getOnce() ? 1 : count);
-        }
+        sum += operationsOf(&op).value_or(0) * (invoke.getOnce() ? 1 : count);
     }
   }
   return sum;

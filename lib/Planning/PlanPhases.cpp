@@ -94,6 +94,10 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
       return failure();
     if (after)
       after(phase, module);
+    if (decisions && phase == Phase::Local) {
+      decisions->replicated = findReplicated(module);
+      remarkReplicated(decisions->replicated);
+    }
     if (decisions && phase == Phase::Scheduled) {
       decisions->operations = findOperations(module);
       decisions->step = findStepOptions(own, own.phases.recompute, sizes);
@@ -117,6 +121,8 @@ ProgramFacts cleave::describeProgram(ModuleOp module,
   if (decisions.form)
     facts.cost = findCost(module, *decisions.form, decisions.step,
                           decisions.operations, planned.memory);
+  if (facts.cost)
+    facts.cost->replicated = decisions.replicated;
   facts.target = options.target;
   facts.checkFinite = options.phases.checkFinite;
   facts.microBatches = options.phases.microBatches;

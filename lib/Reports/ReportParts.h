@@ -99,11 +99,14 @@ llvm::json::Object describePrediction(const machines::Prediction &prediction);
 ///    "elements": {"form": x, "plan": x, "ratio": x | null}, "bytes": {...}},
 ///    ...],
 ///  "operations": {...}, "parameter_bytes": {...}, "state_bytes": {...},
+///  "replicated": [{"axis": "...", "ranks": n, "times": x, "line": "..."}, ...],
 ///  "excesses": ["...", ...]}
 /// ```
 llvm::json::Object describeCost(const CostFacts &cost);
 /// Returns it as lines of text.
 std::vector<std::string> explainCost(const llvm::json::Object &report);
+/// Returns a line for each axis whose ranks repeat operations of each other.
+std::vector<std::string> explainReplicated(const llvm::json::Object &report);
 
 /// Returns the costs, times, memory and bytes sent of the schedule, for the key
 /// `schedule`; null if the module has no program.

@@ -308,6 +308,10 @@ std::vector<std::string> Summary::lines() const {
         describeSent(), describeMost(), describePipeline(), describeTime()})
     if (!line.empty())
       lines.push_back(std::move(line));
+  // Detail "cost" has all.
+  if (std::vector<std::string> replicated = explainReplicated(report);
+      !replicated.empty())
+    lines.push_back(std::move(replicated.front()));
   lines.push_back("more: detail \"layers\" has each decision, with layers "
                   "folded; \"full\" has all of them");
   return lines;

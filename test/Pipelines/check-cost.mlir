@@ -34,6 +34,16 @@
 // RUN: not cleave-compile %t.mlir --mesh=dp=2 --check-cost --plan-only 2>&1 | FileCheck %s --check-prefix=EXCESS
 // EXCESS: error: a rank computes {{.*}} operations in a step, and its closed form {{.*}}: {{[23]}}.{{[0-9]+}} times as many
 
+// What ranks compute alike is said, with the place where most of it is.
+// RUN: cleave-compile %t.mlir --mesh=dp=2 --remarks --explain=cost --plan-only > %t.out 2>&1
+// RUN: FileCheck %s --check-prefix=ALIKE --input-file=%t.out
+// ALIKE-DAG: remark: the 2 ranks of axis "dp" compute 2.00 times the operations of a step together
+// ALIKE-DAG: replicated: the 2 ranks of "dp" compute 2.00 times the operations of a step together, most of the repeated ones at check-cost.mlir
+// RUN: cleave-compile %t.mlir --mesh=dp=2 --explain=summary --plan-only | FileCheck %s --check-prefix=SUMMARY
+// SUMMARY: replicated: the 2 ranks of "dp" compute 2.00 times
+// RUN: cleave-compile %s --mesh=dp=2 --remarks --explain=cost --plan-only 2>&1 | FileCheck %s --check-prefix=SHARED
+// SHARED-NOT: ranks of {{.*}} compute
+
 // What no form speaks of is said.
 // RUN: not cleave-compile %s --mesh=dp=2 --compress=powersgd,rank=2 --check-cost --plan-only 2>&1 | FileCheck %s --check-prefix=NONE
 // NONE: error: no closed form for compressed gradients, so its cost cannot be checked

@@ -34,6 +34,16 @@ closedforms::StepOptions findStepOptions(const CompileOptions &options,
 /// pipeline position, of a module in the scheduled phase.
 double findOperations(mlir::ModuleOp module);
 
+/// The operations of `op` that a form counts; nothing of other ops.
+std::optional<double> operationsOf(mlir::Operation *op);
+
+/// The axes whose ranks repeat operations of each other, of a module in the
+/// local phase.
+std::vector<CostFacts::Replicated> findReplicated(mlir::ModuleOp module);
+
+/// Emits a remark for each of `found`.
+void remarkReplicated(llvm::ArrayRef<CostFacts::Replicated> found);
+
 /// Compares a form with the plan of `module`, which is in the executable phase:
 /// what its entry that trains sends, `operations`, and what `memory` holds
 /// between steps.

@@ -25,6 +25,8 @@ struct Decisions {
   closedforms::StepOptions step;
   /// What a rank of each position computes by the plan (`findOperations`).
   double operations = 0;
+  /// The axes whose ranks repeat some of it (`findReplicated`).
+  std::vector<CostFacts::Replicated> replicated;
 };
 
 /// Takes `module` from the model phase to `last`, one phase after another, and

@@ -33,6 +33,16 @@ struct CostFacts {
     std::string text;
   };
 
+  /// An axis whose ranks repeat operations of each other.
+  struct Replicated {
+    /// The place where most of them are, and its line.
+    mlir::LocationAttr location;
+    std::string axis, line;
+    int64_t ranks = 1;
+    /// The operations of these ranks together, against those of the whole.
+    double times = 1;
+  };
+
   /// Why there is no form; empty if there is one.
   std::string missing;
   std::vector<Row> sent;
@@ -40,6 +50,8 @@ struct CostFacts {
   /// Negative in the form: there is none.
   Pair stateBytes;
   std::vector<Excess> excesses;
+  /// Those that repeat more than the tolerance of a form.
+  std::vector<Replicated> replicated;
 };
 
 } // namespace cleave

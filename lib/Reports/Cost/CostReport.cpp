@@ -7,6 +7,7 @@
 
 #include "../ReportParts.h"
 #include "../ReportText.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace cleave;
@@ -22,9 +23,15 @@ static json::Object describe(const CostFacts::Pair &pair) {
 }
 
 json::Object cleave::describeCost(const CostFacts &cost) {
+  json::Array sent, excesses, replicated;
+  for (const CostFacts::Replicated &entry : cost.replicated)
+    replicated.push_back(json::Object{{"axis", entry.axis},
+                                      {"ranks", entry.ranks},
+                                      {"times", entry.times},
+                                      {"line", entry.line}});
   if (!cost.missing.empty())
-    return json::Object{{"missing", cost.missing}};
-  json::Array sent, excesses;
+    return json::Object{{"missing", cost.missing},
+                        {"replicated", std::move(replicated)}};
   for (const CostFacts::Row &row : cost.sent)
     sent.push_back(json::Object{{"kind", row.kind},
                                 {"axes", row.axes},
@@ -36,6 +43,7 @@ json::Object cleave::describeCost(const CostFacts &cost) {
   for (const CostFacts::Excess &excess : cost.excesses)
     excesses.push_back(excess.text);
   return json::Object{{"missing", nullptr},
+                      {"replicated", std::move(replicated)},
                       {"sent", std::move(sent)},
                       {"operations", describe(cost.operations)},
                       {"parameter_bytes", describe(cost.parameterBytes)},
@@ -52,12 +60,36 @@ static std::string sides(const json::Object &pair, Format format) {
          (ratio ? llvm::formatv(", ratio {0:f3}", *ratio).str() : "");
 }
 
+std::vector<std::string> cleave::explainReplicated(const json::Object &report) {
+  std::vector<std::string> lines;
+  const json::Object *cost = report.getObject("cost");
+  const json::Array *found = cost ? cost->getArray("replicated") : nullptr;
+  if (!found)
+    return lines;
+  for (const json::Value &value : *found) {
+    const json::Object &entry = *value.getAsObject();
+    lines.push_back(
+        llvm::formatv("replicated: the {0} ranks of \"{1}\" compute {2:f2} "
+                      "times the operations of a step together",
+                      entry.getInteger("ranks").value_or(1),
+                      textOf(entry, "axis"), number(entry, "times"))
+            .str());
+    if (std::string line = textOf(entry, "line"); !line.empty())
+      lines.back() += ", most of the repeated ones at " + line;
+  }
+  return lines;
+}
+
 std::vector<std::string> cleave::explainCost(const json::Object &report) {
   const json::Object *cost = report.getObject("cost");
   if (!cost)
     return {"cost: no step is trained"};
-  if (std::string missing = textOf(*cost, "missing"); !missing.empty())
-    return {"cost: no closed form for " + missing};
+  std::vector<std::string> replicated = explainReplicated(report);
+  if (std::string missing = textOf(*cost, "missing"); !missing.empty()) {
+    replicated.insert(replicated.begin(),
+                      "cost: no closed form for " + missing);
+    return replicated;
+  }
   auto operations = [](double n) { return llvm::formatv("{0:e3}", n).str(); };
   std::vector<std::string> lines{
       "of one rank of each pipeline position, in a step",
@@ -73,6 +105,7 @@ std::vector<std::string> cleave::explainCost(const json::Object &report) {
                     ": " + sides(*row.getObject("bytes"), formatBytes) +
                     (terms.empty() ? "" : " (" + terms + ")"));
   }
+  llvm::append_range(lines, replicated);
   for (const json::Value &excess : *cost->getArray("excesses"))
     lines.push_back("excess: " + excess.getAsString()->str());
   return lines;
