@@ -1,4 +1,5 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=g --pipe-schedule --pipe-verify | FileCheck %s
+// RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages="stages=g tree-sums" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TREE
 
 // The second stage begins with a norm, and receives the stream in 16 bits. The
 // gradient of the norm reads a copy of it in f32, which the first stage could make as
@@ -16,6 +17,12 @@
 // CHECK-NOT: graph.rms_norm_grad
 // CHECK: return
 
+// Where sums have the order of a tree, bits do not depend on the stages.
+
+// TREE-LABEL: func.func private @train.1B(
+// TREE: %[[N:.*]] = graph.rms_norm_grad
+// TREE: %[[S:.*]] = graph.add %{{.*}}, %[[N]]
+// TREE: return {{.*}}%[[S]]
 func.func @loss(%a: tensor<8x8xf32> {graph.name = "a", graph.role = "parameter"},
                 %g: tensor<8xf32> {graph.name = "g", graph.role = "parameter"},
                 %b: tensor<8x8xf32> {graph.name = "h", graph.role = "parameter"},

@@ -174,7 +174,8 @@ static FloatType exchangedType(Operation *op, Value result) {
 /// over `axes`. Attention shards its positions over some of these axes and
 /// heads over another; without the annotation, products with weights would be
 /// sharded by heads as well. Without `all`, only those that are exchanged in 16
-/// bits. Sums over an axis of another recipe stay in f32 (`alone`).
+/// bits. Sums over an axis of another recipe stay in f32, and so does what has
+/// the same bits in each layout (not `alone`).
 static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          const SequenceClasses &sequences, Operation *op,
                          const AxisList &axes, bool all, bool alone) {
@@ -279,7 +280,7 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     for (Operation *op : attentions)
       splitResults(annotator, classes, positions, op, axes,
                    /*all=*/!outer.empty() || llvm::is_contained(within, op),
-                   /*alone=*/outer.empty());
+                   /*alone=*/outer.empty() && annotator.getGrains() == 0);
     for (const auto &[operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
           cast<RankedTensorType>(operand->get().getType()).getRank(),
