@@ -1,7 +1,8 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Masks that broadcast, as inputs of a model whose sequence is sharded: parameters after native
-steps are those of one rank. What is no attention is refused at its line."""
+steps are those of one rank; so are those of attention that is written by hand. What is no attention
+is refused at its line."""
 
 import functools
 
@@ -47,6 +48,25 @@ def sinks(model, scores, mask):
     return torch.cat([scores.masked_fill(~mask, -1e9), column], -1).softmax(-1)[..., :-1]
 
 
+def summed(model, scores, mask):
+    """The softmax by hand: exponentials by their sum."""
+    powers = scores.masked_fill(~mask, -1e9).sub(scores.amax(-1, keepdim=True).detach()).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def turned(model, scores, mask):
+    """A softmax over keys that are not the last dimension, with a bound that is learned."""
+    bound = 10 + model.sinks.view(1, HEADS, 1, 1)
+    hidden = (bound * torch.tanh(scores / bound)).masked_fill(~mask, -1e9)
+    return hidden.transpose(-1, -2).softmax(-2).transpose(-1, -2)
+
+
+def samples(model, scores, mask):
+    """Of samples to each other, at each position."""
+    flat = scores.masked_fill(~mask, 0).transpose(0, 2)
+    return (flat @ flat.transpose(-1, -2)).tanh().softmax(-1).matmul(flat).transpose(0, 2)
+
+
 def batch(shape):
     generator = torch.Generator().manual_seed(1)
     mask = torch.rand(shape, generator=generator) < 0.7
@@ -67,27 +87,37 @@ def compiled(inputs, scores=None, **options):
 
 
 @functools.cache
-def after_three_steps(form, recipe):
+def after_three_steps(form, recipe, scores=None):
     inputs = batch(FORMS[form])
-    step = compiled(inputs, **({"mesh": {"cp": 2}, "plan": recipe} if recipe else {}))
+    step = compiled(inputs, scores, **({"mesh": {"cp": 2}, "plan": recipe} if recipe else {}))
     losses = [float(step(*inputs)) for _ in range(3)]
     state = {f"{name}.{slot}": value for name, own in step.training_state()["optimizer"].items()
              for slot, value in own.items()}
     return losses, {**step.state_dict(), **state}
 
 
-@pytest.mark.parametrize("form, recipe", CASES if ALL else CASES[::3])
-def test_a_mask_that_broadcasts(form, recipe):
-    losses, found = after_three_steps(form, recipe)
-    right, expected = after_three_steps(form, "")
+def check(form, recipe, scores=None):
+    losses, found = after_three_steps(form, recipe, scores)
+    right, expected = after_three_steps(form, "", scores)
     assert losses == pytest.approx(right, abs=1e-5)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("scores", [softcap, sinks])
+@pytest.mark.parametrize("form, recipe", CASES if ALL else CASES[::3])
+def test_a_mask_that_broadcasts(form, recipe):
+    check(form, recipe)
+
+
+@pytest.mark.parametrize("scores", [softcap, sinks, summed, turned])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_other_scores_are_refused_at_their_line(recipe, scores):
-    with pytest.raises(cleave.CompileError, match=r"(?s)soft cap, sinks") as error:
-        compiled(batch(FORMS["pairs"]), scores, mesh={"cp": 2}, plan=recipe)
+def test_other_scores_equal_one_rank(recipe, scores):
+    check("pairs", recipe, scores)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_similarities_are_refused_at_their_line(recipe):
+    """A softmax of products that is no attention over positions of an input."""
+    with pytest.raises(cleave.CompileError, match=r"(?s)scores of this softmax") as error:
+        compiled(batch(FORMS["pairs"]), samples, mesh={"cp": 2}, plan=recipe)
     assert "test_sequence_masks.py" in str(error.value)

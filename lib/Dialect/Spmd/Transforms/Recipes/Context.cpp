@@ -12,7 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Sequence.h"
+#include "ComposedAttention.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -21,12 +21,17 @@ using namespace cleave::spmd;
 LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
   bool found = false;
   for (func::FuncOp function : annotator.entries()) {
-    FailureOr<bool> split = splitInputs(
-        annotator, function,
-        sequenceClasses(annotator.classesOf(function), function), axis);
+    // Computed before annotations are inserted.
+    const DimensionClasses &classes = annotator.classesOf(function);
+    ComposedAttention composed(classes, function);
+    SequenceClasses sequences = sequenceClasses(classes, function, composed);
+    FailureOr<bool> split = splitInputs(annotator, function, sequences, axis);
+    if (succeeded(split) && !*split)
+      split = splitMadeSequences(annotator, function, sequences, axis);
     if (failed(split))
       return failure();
-    found |= *split;
+    composed.splitQueries(annotator, axis);
+    found |= *split || !composed.empty();
   }
   if (!found)
     return refuseWithoutAttention(

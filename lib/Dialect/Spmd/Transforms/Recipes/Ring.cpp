@@ -15,7 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Decompose/ScoreExtras.h"
-#include "Sequence.h"
+#include "ComposedAttention.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -59,6 +59,16 @@ private:
     if (auto other = op->template getAttrOfType<StringAttr>(attribute))
       return op.emitOpError("has a ring over axis ")
              << other << " already: name one axis";
+    if (!fits(op)) {
+      if constexpr (std::is_same_v<Op, graph::AttentionOp>)
+        op.emitRemark("sequences of ")
+            << placesOf(op.getQuery()) << " and " << placesOf(op.getKey())
+            << " positions are not divisible by the " << parts
+            << " positions of axis \"" << axis
+            << "\": keys and values are gathered over it instead of being "
+               "passed around";
+      return splitQueries(annotator, op, axis);
+    }
     // All gradients of one attention read the same annotated values.
     Value gradient;
     if constexpr (!std::is_same_v<Op, graph::AttentionOp>)
@@ -73,14 +83,6 @@ private:
     };
     for (OpOperand *operand :
          {&op.getQueryMutable(), &op.getKeyMutable(), &op.getValueMutable()}) {
-      int64_t places =
-          cast<RankedTensorType>(operand->get().getType()).getDimSize(2);
-      if (places % parts != 0)
-        return op.emitOpError("has a sequence of length ")
-               << places << ", not divisible by the " << parts
-               << " positions of axis \"" << axis << "\": use "
-               << (places > 1 ? partsThatFit(places) + ", or " : "")
-               << "sequences of a multiple of " << parts;
       annotate(*operand, [&](OpBuilder &builder, Value value) {
         return constrain(builder, value);
       });
@@ -107,6 +109,15 @@ private:
     }
     op->setAttr(attribute, StringAttr::get(op.getContext(), axis));
     return success();
+  }
+
+  static int64_t placesOf(Value value) {
+    return cast<RankedTensorType>(value.getType()).getDimSize(2);
+  }
+  /// Whether each position of the axis has as many queries and keys.
+  template <typename Op> bool fits(Op op) const {
+    return placesOf(op.getQuery()) % parts == 0 &&
+           placesOf(op.getKey()) % parts == 0;
   }
 
   /// Returns `value`, of shape [samples, heads, sequence, features], annotated
@@ -156,11 +167,15 @@ static LogicalResult mark(Annotator &annotator, StringRef axis,
   RingMarker marker(annotator, axis, attribute);
   for (func::FuncOp function : annotator.entries()) {
     // Computed before annotations are inserted.
-    SequenceClasses sequences =
-        sequenceClasses(annotator.classesOf(function), function);
+    const DimensionClasses &classes = annotator.classesOf(function);
+    ComposedAttention composed(classes, function);
+    SequenceClasses sequences = sequenceClasses(classes, function, composed);
     if (failed(splitInputs(annotator, function, sequences, axis)) ||
         failed(marker.mark(function, found)))
       return failure();
+    composed.splitQueries(annotator, axis);
+    composed.remarkGathered(recipe, axis);
+    found |= !composed.empty();
   }
   if (!found)
     return refuseWithoutAttention(annotator, recipe,

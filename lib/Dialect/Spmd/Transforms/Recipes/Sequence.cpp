@@ -11,7 +11,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Sequence.h"
+#include "ComposedAttention.h"
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
@@ -26,9 +26,11 @@ bool cleave::spmd::isAttention(Operation *op) {
   return costed && costed.getCost().work == graph::WorkClass::Attention;
 }
 
-SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
-                                              func::FuncOp function) {
-  SequenceClasses sequences;
+SequenceClasses
+cleave::spmd::sequenceClasses(const DimensionClasses &classes,
+                              func::FuncOp function,
+                              const ComposedAttention &composed) {
+  SequenceClasses sequences = composed.sequences();
   for (Operation &op : function.getBody().front().without_terminator()) {
     auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
     if (!ruled || !isAttention(&op))
@@ -56,8 +58,7 @@ SequenceClasses cleave::spmd::sequenceClasses(const DimensionClasses &classes,
   return sequences;
 }
 
-/// Whether `value` is an argument, or computed of one alone.
-static bool isGiven(Value value) {
+bool cleave::spmd::isGiven(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     if (op->getNumOperands() != 1)
       return false;
@@ -95,10 +96,9 @@ LogicalResult cleave::spmd::refuseWithoutAttention(Annotator &annotator,
         return mlir::emitError(softmax.getLoc())
                << "recipe '" << recipe
                << "': the scores of this softmax are not those of an attention "
-                  "that can be sharded along the sequence: scores that are "
-                  "changed before it (by a soft cap, sinks, or otherwise) need "
-                  "all keys; use scaled_dot_product_attention, or shard over "
-                  "another recipe, such as megatron";
+                  "over positions of an input, which can be sharded: use "
+                  "scaled_dot_product_attention, or shard over another recipe, "
+                  "such as megatron";
   return annotator.getModule().emitError()
          << "recipe '" << recipe << "': " << otherwise;
 }
@@ -166,6 +166,68 @@ static void splitStreams(Annotator &annotator, func::FuncOp function,
       constrain.setShardingAttr(
           ShardingAttr::get(constrain.getSharding().getMesh(), sharding));
   }
+}
+
+/// Returns `value` of an attention, [samples, heads, queries, ..], annotated as
+/// sharded over `axis` along its queries.
+static ConstrainOp ofQueries(Annotator &annotator, OpBuilder &builder,
+                             Value value, StringRef axis) {
+  Sharding sharding = Sharding::replicated(
+      cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+  sharding.dims[2].push_back({axis});
+  sharding.open[2] = false;
+  return annotator.constrain(builder, value, sharding);
+}
+
+LogicalResult cleave::spmd::splitQueries(Annotator &annotator, Operation *op,
+                                         StringRef axis) {
+  axis = annotator.getMesh().find(axis)->name;
+  int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  // Backward reads the gradient first, and the queries after it.
+  auto forward = dyn_cast<graph::AttentionOp>(op);
+  for (unsigned index = 0; index < (forward ? 1 : 2); ++index) {
+    OpOperand &operand = op->getOpOperand(index);
+    int64_t places =
+        cast<RankedTensorType>(operand.get().getType()).getDimSize(2);
+    if (places < parts)
+      return op->emitOpError("has ")
+             << places << " queries, fewer than the " << parts
+             << " positions of axis \"" << axis << "\": use at most " << places;
+    OpBuilder builder(op);
+    operand.set(ofQueries(annotator, builder, operand.get(), axis));
+  }
+  if (forward) {
+    OpBuilder builder(op->getContext());
+    builder.setInsertionPointAfter(op);
+    Value output = ofQueries(annotator, builder, forward.getOutput(), axis);
+    forward.getOutput().replaceAllUsesExcept(output, output.getDefiningOp());
+  }
+  return success();
+}
+
+FailureOr<bool>
+cleave::spmd::splitMadeSequences(Annotator &annotator, func::FuncOp function,
+                                 const SequenceClasses &sequences,
+                                 StringRef axis) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  SmallVector<Operation *> found;
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    if (!isa<graph::AttentionOp, graph::AttentionGradOp>(op))
+      continue;
+    // Classes describe values before annotations were inserted.
+    Value query = op.getOperand(isa<graph::AttentionOp>(op) ? 0 : 1);
+    while (auto constrain = query.getDefiningOp<ConstrainOp>())
+      query = constrain.getInput();
+    if (sequences.contains(classes.number(query, 2)) &&
+        !classes.of(query, 2).samples)
+      found.push_back(&op);
+  }
+  for (Operation *op : found)
+    if (failed(splitQueries(annotator, op, axis)))
+      return failure();
+  if (!found.empty())
+    annotator.addSequenceAxis({annotator.getMesh().find(axis)->name});
+  return !found.empty();
 }
 
 FailureOr<bool> cleave::spmd::splitInputs(Annotator &annotator,

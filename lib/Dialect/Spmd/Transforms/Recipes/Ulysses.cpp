@@ -12,7 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Sequence.h"
+#include "ComposedAttention.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <limits>
 
@@ -175,10 +175,12 @@ static FloatType exchangedType(Operation *op, Value result) {
 /// heads over another; without the annotation, products with weights would be
 /// sharded by heads as well. Without `all`, only those that are exchanged in 16
 /// bits. Sums over an axis of another recipe stay in f32, and so does what has
-/// the same bits in each layout (not `alone`).
+/// the same bits in each layout (not `alone`). Without `padded`, a size that
+/// `axes` do not divide is not sharded: it would be padded for this alone.
 static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          const SequenceClasses &sequences, Operation *op,
-                         const AxisList &axes, bool all, bool alone) {
+                         const AxisList &axes, bool all, bool alone,
+                         bool padded) {
   for (OpResult result : op->getResults()) {
     auto type = cast<RankedTensorType>(result.getType());
     FloatType narrow = alone ? exchangedType(op, result) : FloatType();
@@ -195,10 +197,10 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
     if (uses.empty())
       continue;
     for (int64_t dim = 0; dim < type.getRank(); ++dim) {
-      // An indivisible size would be padded for this alone.
+      int64_t parts = annotator.getMesh().size(axes);
       if (!sequences.contains(classes.number(result, dim)) ||
-          classes.of(result, dim).samples ||
-          type.getDimSize(dim) % annotator.getMesh().size(axes) != 0)
+          classes.of(result, dim).samples || type.getDimSize(dim) < parts ||
+          (!padded && type.getDimSize(dim) % parts != 0))
         continue;
       Sharding sharding = Sharding::replicated(type.getRank(), /*open=*/true);
       sharding.dims[dim] = axes;
@@ -239,7 +241,8 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     const DimensionClasses &classes = annotator.classesOf(function);
     // Where the classes stand, before annotations come between.
     SmallVector<HeadSplit> heads;
-    SequenceClasses sequences;
+    ComposedAttention composed(classes, function);
+    SequenceClasses sequences = composed.sequences();
     SmallVector<Operation *> attentions, within;
     for (Operation &op : function.getBody().front().without_terminator()) {
       if (!isAttention(&op))
@@ -276,11 +279,18 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     // with weights by heads.
     AxisList axes = outer;
     axes.push_back(split);
-    SequenceClasses positions = sequenceClasses(classes, function);
+    SequenceClasses positions = sequenceClasses(classes, function, composed);
+    FailureOr<bool> inputs = splitInputs(annotator, function, sequences, axis);
+    if (failed(inputs))
+      return failure();
+    // Where no input has the sequence, the results of attention begin it.
+    bool made = !*inputs && outer.empty();
     for (Operation *op : attentions)
       splitResults(annotator, classes, positions, op, axes,
-                   /*all=*/!outer.empty() || llvm::is_contained(within, op),
-                   /*alone=*/outer.empty() && annotator.getGrains() == 0);
+                   /*all=*/made || !outer.empty() ||
+                       llvm::is_contained(within, op),
+                   /*alone=*/outer.empty() && annotator.getGrains() == 0,
+                   /*padded=*/made);
     for (const auto &[operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
           cast<RankedTensorType>(operand->get().getType()).getRank(),
@@ -290,10 +300,9 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
       OpBuilder builder(operand->getOwner());
       operand->set(annotator.constrain(builder, operand->get(), sharding));
     }
-    FailureOr<bool> split = splitInputs(annotator, function, sequences, axis);
-    if (failed(split))
+    if (failed(composed.splitHeads(annotator, axis)))
       return failure();
-    found |= *split;
+    found |= made ? !attentions.empty() || !composed.empty() : *inputs;
   }
   if (!found)
     return refuseWithoutAttention(
