@@ -22,6 +22,7 @@
 
 #include "Annotator.h"
 #include "ExpertDimensions.h"
+#include "MaskedExperts.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
@@ -233,6 +234,11 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
         annotateCollectives(annotator, function, experts, axis, kept);
       }
     }
+    FailureOr<bool> masked =
+        splitMaskedExperts(annotator, function, axis, folded);
+    if (failed(masked))
+      return failure();
+    found |= *masked;
   }
   if (!found)
     return annotator.getModule().emitError()
