@@ -76,6 +76,21 @@ class Every(Experts):
         return (made * gates.t()[..., None]).sum(0).reshape(x.shape)
 
 
+class Listed(DeepSpeed):
+    """Experts that are modules in a list: each has its slots of the chunks."""
+
+    def __init__(self, capacity):
+        super().__init__(capacity)
+        self.each = nn.ModuleList(nn.Linear(M, M) for _ in range(EXPERTS))
+
+    def experts(self, x):
+        tokens = x.reshape(-1, M)
+        combine = self.chosen(tokens)
+        slots = torch.einsum("sec,sm->ecm", combine.bool().to(x.dtype), tokens)
+        made = torch.cat([own(part) for own, part in zip(self.each, slots.chunk(EXPERTS))])
+        return torch.einsum("sec,ecm->sm", combine, made).reshape(x.shape)
+
+
 MODELS = {"gshard": lambda: GShard(3), "deepspeed": lambda: DeepSpeed(8), "bmm": lambda: Every(0)}
 LAYOUTS = [({"ep": 2}, "expert", 1), ({"ep": 4}, "expert", 1),
            ({"dp": 2, "ep": 2}, "expert,zero1", 1), ({"tp": 2}, "megatron,expert(tp)", 1)]
@@ -119,3 +134,9 @@ def test_steps_equal_eager(name, mesh, plan, parts):
     for key, value in expected.items():
         torch.testing.assert_close(step.state_dict()[key].double(), value, rtol=1e-4, atol=2e-6,
                                    msg=key)
+
+
+def test_modules_in_a_list_are_refused():
+    with pytest.raises(cleave.CompileError, match="no batched product in which each batch index"):
+        cleave.compile(Listed(8), batch(), loss_fn=loss, optimizer=cleave.SGD(lr=0.3),
+                       **grouped(threads=1, mesh={"ep": 2}, plan="expert"))

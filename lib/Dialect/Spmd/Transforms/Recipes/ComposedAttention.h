@@ -49,10 +49,11 @@ private:
   struct Product {
     llvm::SmallVector<Dims, 2> operands;
     Dims result;
-    /// The axes that shard the heads so far, major to minor, by a recipe
-    /// before.
+    /// A weight that makes the heads, and its dimension of them: a recipe
+    /// before may have sharded it.
     mlir::BlockArgument weight;
     unsigned weightDim = 0;
+    /// 0 without heads.
     int64_t headCount = 0;
   };
 

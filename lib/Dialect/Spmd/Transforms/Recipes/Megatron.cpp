@@ -187,6 +187,25 @@ static void splitVocabulary(Annotator &annotator, StringRef axis) {
   }
 }
 
+/// Says that no inner features of `function` can be sharded, and which op needs
+/// those that there are whole.
+static LogicalResult refuseWithoutInner(Annotator &annotator,
+                                        func::FuncOp function, StringRef axis) {
+  InFlightDiagnostic error = function.emitOpError(
+      "has no pair of products with weights whose inner features could be "
+      "sharded over axis \"");
+  error << axis << "\"";
+  for (const DimensionClass &known : annotator.classesOf(function).all())
+    if (known.wholeIn && !known.samples && !known.producers.empty() &&
+        !known.consumers.empty()) {
+      error.attachNote(known.wholeIn->getLoc())
+          << "inner features of size " << known.divisor
+          << " are needed whole here, by '" << known.wholeIn->getName() << "'";
+      break;
+    }
+  return error;
+}
+
 LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
                                           StringRef axis) {
   if (annotator.entries().empty())
@@ -224,10 +243,7 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
     found = true;
   }
   if (!found)
-    return function.emitOpError(
-               "has no pair of products with weights whose inner features "
-               "could be sharded over axis \"")
-           << axis << "\"";
+    return refuseWithoutInner(annotator, function, axis);
   splitVocabulary(annotator, axis);
   return success();
 }
