@@ -14,7 +14,9 @@ using namespace mlir;
 using namespace cleave;
 
 void cleave::addRaise(OpPassManager &passes) {
-  // Each reads what the ones before it have made of smaller ops.
+  // Each reads what the ones before it have made of smaller ops, and attention
+  // what a front end wrote.
+  passes.addPass(graph::createRaiseAttention());
   passes.addPass(graph::createRaiseNorms());
   passes.addPass(graph::createRaiseRotary());
 }

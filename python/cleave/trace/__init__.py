@@ -18,8 +18,7 @@ patterns. A file imports only files of its own row and of the rows above:
                               conditions on values that become checks
     outputs                   what a model returns: its loss, its logits, and the rest
     registry, evaluate        the table of converters; the values of ops known at trace time
-    matching, masks, attention
-                              patterns over values; attention masks; the op attention
+    closed_forms, matching    constants as ops that compute them; applying patterns
     widen                     f32 programs of 16-bit models
     converters/, float_regions
                               converters of PyTorch operators, one file for each subject; the
@@ -29,7 +28,7 @@ patterns. A file imports only files of its own row and of the rows above:
     accepted, alike, call_plan, experts, decompose, export
                               supported tensors and names; whether two programs compute the
                               same; inputs and loss; static shapes of experts; decompositions; torch.export
-    patterns/                 activations and attention composed of smaller ops
+    patterns/                 activations composed of smaller ops
     repeat, model_tensors, policy, entry, modes
                               copies of layers; parameters and buffers; the precision of
                               individual ops; a function of the module; the one in eval() mode

@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ..runtime.state import not_dense
 from .builder import Builder
 from .call_plan import Call
+from .closed_forms import closed_form
 from .convert import Conversion
 from .converters.batch_norm import Groups
 from .errors import TraceError
@@ -36,6 +37,9 @@ _CONDITION = "condition"
 
 #: The number of elements above which a tensor that the code creates becomes a buffer.
 LARGE_CONSTANT = 1024
+
+#: The number of elements up to which the module holds those of a boolean buffer.
+LARGEST_BITS = 1 << 22
 
 
 def convert_entry(name: str, tensors: ModelTensors, exported: Exported, call: Call,
@@ -153,7 +157,7 @@ def _checks(conversion: Conversion, exported: Exported, conditions: list[Any]) -
 def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program, spec,
                   node, wide: bool) -> Any:
     """Returns the value of a buffer or of a tensor that the model's code creates: a constant if
-    it is small, else an argument."""
+    it is small, ops if they compute it, else an argument."""
     typed = widened if wide else lambda tensor: tensor
     entry = tensors.by_name.get(module_name(spec.target))
     if entry is None:
@@ -171,8 +175,12 @@ def _known_tensor(builder, tensors: ModelTensors, arguments, evaluator, program,
         tensor = typed(entry.tensor)
         value = Value(_type_of(entry.role, entry.name, tensor), constant=has_values)
         if has_values:
+            form = closed_form(builder, tensor.detach().cpu(), tensor.numel() > LARGE_CONSTANT)
+            if form is not None:
+                return form
             evaluator.remember(value, tensor.cpu())
-        small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= LARGE_CONSTANT
+        few = LARGEST_BITS if has_values and tensor.dtype == torch.bool else LARGE_CONSTANT
+        small = entry.tensor.device.type != "meta" and entry.tensor.numel() <= few
         arguments[entry.name] = Argument(
             value, entry.name, entry.role, entry.aliases, persistent=entry.persistent,
             content=tensor.cpu() if small else None)

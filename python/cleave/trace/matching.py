@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Applies patterns to a function, and provides helpers for matching.
+"""Applies patterns to a function.
 
 A pattern takes the builder, the evaluator and one op, its root. It matches the root and the
 ops that define its operands, and returns values that replace the root's results, or None.
@@ -8,11 +8,11 @@ ops that define its operands, and returns values that replace the root's results
 
 from __future__ import annotations
 
-from typing import Callable, Iterator
+from typing import Callable
 
 from .evaluate import Evaluator
 from .builder import Builder
-from .ir import Function, Op, Value, scalar_of
+from .ir import Function, Op, Value
 
 Pattern = Callable[[Builder, Evaluator, Op], "list[Value | None] | None"]
 
@@ -67,33 +67,3 @@ def _rebuild(b: Builder, op: Op, operands: list[Value], keywords: dict[str, Valu
         return [b.binary(name, *operands)]
     return b.create(name, operands, [r.type for r in op.results], head=op.head,
                     keywords=keywords, attrs=op.attrs)
-
-
-# Matching ------------------------------------------------------------------------
-
-
-def pairs(value: Value, *names: str) -> Iterator[tuple[Value, Value]]:
-    """Yields both orders of the operands if `value` is a commutative op of these names."""
-    if value.is_op(*names):
-        a, b = value.op.operands
-        yield a, b
-        if a is not b:
-            yield b, a
-
-
-def scaled_by(value: Value) -> tuple[Value, float]:
-    """Returns (x, f) with value = f * x, where f is a number (1 if `value` is not scaled)."""
-    factor = 1.0
-    while True:
-        if value.is_op("div"):
-            number = scalar_of(value.op.operands[1])
-            if number:
-                value, factor = value.op.operands[0], factor / number
-                continue
-        for a, b in pairs(value, "mul"):
-            number = scalar_of(b)
-            if number is not None and a.shape == value.shape:
-                value, factor = a, factor * number
-                break
-        else:
-            return value, factor

@@ -10,9 +10,13 @@ import re
 import struct
 from typing import Any
 
+import numpy as np
 import torch
 
 from .ir import TORCH_DTYPES, Argument, Function, Op, Result, TensorType, Value
+
+#: The largest number of booleans that are written as words; more are written as their bits.
+WRITTEN_OUT = 1024
 
 _WORDS = {"f64": ("<d", 16), "f32": ("<f", 8)}
 
@@ -54,6 +58,17 @@ def _decimal(value: float) -> str:
     return text
 
 
+def shortest_decimal(scalar: torch.Tensor) -> float:
+    """Returns the shortest decimal that rounds to a number of its type, from which the compiler
+    takes what a person wrote."""
+    value = scalar.item()
+    for digits in range(17):
+        decimal = float(f"{value:.{digits}e}")
+        if torch.tensor(decimal, dtype=scalar.dtype).item() == value:
+            return decimal
+    return value
+
+
 def dense(tensor: torch.Tensor, type: TensorType) -> str:
     """Returns a dense literal with its type; a splat if all elements are equal."""
     flat = tensor.detach().reshape(-1)
@@ -61,6 +76,10 @@ def dense(tensor: torch.Tensor, type: TensorType) -> str:
         flat = flat.float()  # torch compares no signs in 8 bits
     if flat.numel() and bool(((flat == flat[0]) & (flat.signbit() == flat[0].signbit())).all()):
         return f"dense<{number(flat[0].item(), type.dtype)}> : {type}"
+
+    if type.dtype == "i1" and flat.numel() > WRITTEN_OUT:
+        bits = np.packbits(flat.cpu().numpy(), bitorder="little").tobytes()
+        return f'dense<"0x{bits.hex().upper()}"> : {type}'
 
     def nested(x: torch.Tensor) -> str:
         if x.dim() == 0:
@@ -206,7 +225,14 @@ class _FunctionPrinter:
         left = f"{name}:{len(op.results)}" if several else name
         text = f"{left} = graph.{op.name}"
         if op.name == "constant":
-            return f"{text} {dense(op.attrs['value'], op.results[0].type)}"
+            type = op.results[0].type
+            meant = op.attrs.get("number")
+            if meant is None or meant == shortest_decimal(op.attrs["value"]):
+                return f"{text} {dense(op.attrs['value'], type)}"
+            # The number before it was rounded, which another one may be computed from.
+            place = self.printer.location(op.location, op.origin.checkpoint)
+            return (f"%f64${name[1:]} = graph.constant dense<{number(meant, 'f64')}> : tensor<f64>{place}\n"
+                    f"    {name} = graph.cast %f64${name[1:]} : (tensor<f64>) -> {type}")
         if op.head:
             text += " " + op.head
         if op.operands:

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from cleave.trace.printer import number
 from cleave.testing.tools import interpret, optimize
 from proofs import ALL
 
@@ -19,9 +20,10 @@ class Text:
 
     def __init__(self, dtype):
         self.dtype, self.lines, self.arguments, self.types = dtype, [], [], {}
+        self.conditions = set()
 
-    def type(self, shape):
-        return "tensor<" + "".join(f"{d}x" for d in shape) + self.dtype + ">"
+    def type(self, shape, dtype=None):
+        return "tensor<" + "".join(f"{d}x" for d in shape) + (dtype or self.dtype) + ">"
 
     def argument(self, name, shape, role):
         self.types["%" + name] = tuple(shape)
@@ -32,7 +34,8 @@ class Text:
     def op(self, name, *operands, shape, attrs="", head=""):
         result = f"%{len(self.lines)}"
         self.types[result] = tuple(shape)
-        types = ", ".join(self.type(self.types[v]) for v in operands)
+        types = ", ".join(self.type(self.types[v], "i1" if v in self.conditions else None)
+                          for v in operands)
         self.lines.append(f"{result} = graph.{name} {head}{', '.join(operands)}{attrs} : "
                           f"({types}) -> {self.type(shape)}")
         return result
@@ -40,7 +43,7 @@ class Text:
     def number(self, value, shape=()):
         result = f"%{len(self.lines)}"
         self.types[result] = tuple(shape)
-        self.lines.append(f"{result} = graph.constant dense<{value:.17e}> : {self.type(shape)}")
+        self.lines.append(f"{result} = graph.constant dense<{number(value, self.dtype)}> : {self.type(shape)}")
         return result
 
     def same(self, name, *operands):
@@ -207,3 +210,99 @@ def test_a_rotary_embedding(case):
     raised = check_raised(text, case, ["--graph-raise-rotary"])
     assert raised.count("graph.rope ") == is_one
     assert ("graph.slice" in raised) == (not is_one)
+
+
+def masked(t, draw, scores, size):
+    """Scores that some mask hides, in one of many spellings, and what the op then has."""
+    shape = t.types[scores]
+
+    def write(line, name, shape):
+        t.types[name] = shape
+        t.conditions.add(name)
+        t.lines.append(f"{name} = graph.{line} -> tensor<{'x'.join(map(str, shape))}xi1>")
+        return name
+
+    def order(predicate, by, name):
+        """Whether a key comes before its query, moved by some positions."""
+        t.lines.append(f"%row{name} = graph.iota {{dim = 0 : i64, start = {by} : i64}} : tensor<{size}x1xi64>")
+        t.lines.append(f"%column{name} = graph.iota {{dim = 1 : i64}} : tensor<1x{size}xi64>")
+        return write(f"compare {predicate} %column{name}, %row{name} : (tensor<1x{size}xi64>, "
+                     f"tensor<{size}x1xi64>)", f"%seen{name}", (size, size))
+
+    def join(op, *names):
+        types = ", ".join(f"tensor<{size}x{size}xi1>" for _ in names)
+        return write(f"{op} {', '.join(names)} : ({types})", f"%{op}{len(t.lines)}", (size, size))
+
+    kind = draw.choice(["none", "causal", "window", "input", "bias"])
+    if kind == "none":
+        return scores, []
+    if kind == "bias":
+        bias = t.argument("bias", shape[draw.randint(0, 2):], "parameter")
+        return t.same("add", *draw.sample([scores, bias], 2)), [" bias "]
+    seen, found = order("le", 0, "a"), ["causal"]
+    if draw.random() < 0.5:
+        seen = join("not", order("gt", 0, "b"))
+    if kind == "window":
+        width = draw.randint(1, size)
+        seen = join("and", *draw.sample([seen, order("gt", -width, "c")], 2))
+        found += [f"window = {width}"] if width < size else []
+    if kind == "input":
+        x = t.argument("x", (size, size), "input")
+        y = t.argument("y", (size, size), "input")
+        drawn = write(f"compare lt {x}, {y} : ({t.type(t.types[x])}, {t.type(t.types[y])})", "%drawn",
+                      (size, size))
+        seen, found = join("or", drawn, join("and", order("ge", 0, "d"), seen)), [" mask "]
+    low = t.number(-3e38 if kind != "input" and t.dtype != "f16" and draw.random() < 0.5 else -np.inf)
+    if draw.random() < 0.5:
+        scores = t.op("select", seen, scores, low, shape=shape)
+    else:
+        mask = t.op("select", seen, t.number(0), low, shape=(size, size))
+        scores = t.same("add", *draw.sample([scores, mask], 2))
+    return scores, found
+
+
+def attention(draw, dtype):
+    """Attention in one of its spellings, and what is said of its mask."""
+    t = Text(dtype)
+    batch, groups, times, size = (draw.randint(1, 3) for _ in range(4))
+    size, width, out, heads = size + 1, draw.randint(1, 3), draw.randint(1, 3), groups * times
+    q = t.argument("q", (batch, heads, size, width), "parameter")
+    k = t.argument("k", (batch, groups, size, width), "parameter")
+    v = t.argument("v", (batch, groups, size, out), "parameter")
+
+    def repeated(x):
+        if times == 1:
+            return x
+        *_, n, d = t.types[x]
+        x = t.op("reshape", x, shape=(batch, groups, 1, n, d))
+        return t.op("reshape", t.op("broadcast", x, shape=(batch, groups, times, n, d)),
+                    shape=(batch, heads, n, d))
+
+    if draw.random() < 0.5:
+        q = t.product(draw, q, t.number(0.25))
+    k, v = repeated(k), repeated(v)
+    pair = [("bhqd", q), ("bhkd", k)]
+    draw.shuffle(pair)
+    scores = t.op("contract", *(x for _, x in pair), shape=(batch, heads, size, size),
+                  head=f'"{",".join(letters for letters, _ in pair)}->bhqk" ')
+    if draw.random() < 0.5:
+        scores = t.same("div", scores, t.number(2))
+    scores, found = masked(t, draw, scores, size)
+    p = t.op("softmax", scores, shape=t.types[scores])
+    pair = [("bhqk", p), ("bhkd", v)]
+    draw.shuffle(pair)
+    order = draw.choice(["bhqd", "bqhd"])
+    sizes = dict(b=batch, h=heads, q=size, d=out)
+    y = t.op("contract", *(x for _, x in pair), shape=[sizes[c] for c in order],
+             head=f'"{",".join(letters for letters, _ in pair)}->{order}" ')
+    return t.module(y), found
+
+
+@pytest.mark.parametrize("case", range(COUNT))
+def test_attention(case):
+    draw = random.Random(case)
+    text, found = attention(draw, draw.choice(["f64", "f32", "bf16", "f16"]))
+    raised = check_raised(text, case, ["--graph-raise-attention"])
+    line, = (line for line in raised.splitlines() if "graph.attention " in line)
+    assert all(word in line for word in found)
+    assert ("causal" in line) == ("causal" in found) and "softmax" not in raised

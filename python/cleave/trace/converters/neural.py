@@ -8,9 +8,8 @@ import math
 
 import torch
 
-from ..attention import build_attention
 from .reduction import mean_of, reduced
-from ..ir import TORCH_DTYPES, broadcast_shapes
+from ..ir import TORCH_DTYPES, TensorType, broadcast_shapes
 from ..randomness import Randomness
 from ..registry import Unsupported, aten, converts
 
@@ -149,11 +148,19 @@ def scaled_dot_product_attention(c, query, key, value, attn_mask=None, dropout_p
         heads, = broadcast_shapes(*(x.shape[1:2] for x in (query, key, value)))
         query, key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:]))
                              for x in (query, key, value))
+    elif key.shape[1] != value.shape[1]:
+        heads, = broadcast_shapes(key.shape[1:2], value.shape[1:2])
+        key, value = (b.broadcast(x, (x.shape[0], heads, *x.shape[2:])) for x in (key, value))
     rng = site = None
     dropout_p = dropout_p if c.random is Randomness.DRAWN else 0.0
     if dropout_p:
         rng, site = c.new_random_op()
-    result = build_attention(c.b, c.evaluator, query, key, value, scale=scale, mask=mask,
-                             bias=bias, top_left_causal=is_causal, rng=rng,
-                             dropout=dropout_p, dropout_id=site or 0)
+    causal = is_causal and query.shape[2] == key.shape[2]
+    if is_causal and not causal:
+        # Query i sees keys 0 to i; the op's own are aligned at the last ones.
+        row = b.iota(TensorType((query.shape[2], 1), "i64"), 0)
+        column = b.iota(TensorType((1, key.shape[2]), "i64"), 1)
+        mask = b.compare("le", column, row)
+    result = b.attention(query, key, value, scale=scale, mask=mask, bias=bias, rng=rng,
+                         causal=causal, dropout=dropout_p, dropout_id=site or 0)
     return b.reshape(result, c.type.shape)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trace_support import check, entry_text
+from trace_support import check, raised
 
 B, S, H, A, V = 2, 6, 16, 4, 20
 D = H // A
@@ -51,8 +51,9 @@ class Heads(nn.Module):
 
 
 def attention_of(attend, documents=None, **buffers):
-    """Traces and checks; returns the text of @loss and the traced model."""
+    """Traces and checks; returns the text of @loss after the phase `model` and the traced
+    model."""
     inputs = dict(tokens=ids(), documents=documents, target=ids(seed=1))
     inputs = {k: v for k, v in inputs.items() if v is not None}
     traced = check(scaled(Heads(attend, **buffers)), inputs, language_loss)
-    return entry_text(traced.mlir), traced
+    return raised(traced.mlir), traced

@@ -93,6 +93,13 @@ def entry_text(mlir, entry="loss"):
     return mlir[start:mlir.index("\n  }", start)]
 
 
+def raised(mlir, entry="loss"):
+    """The text of an entry after the phase `model`, with the names of its arguments."""
+    text = entry_text(model_phase(mlir), entry)
+    names = dict(re.findall(r'(%arg\d+): [^{]*\{[^}]*graph\.name = "([^"]*)"', text))
+    return re.sub(r"%arg\d+", lambda found: "%" + names[found.group()], text)
+
+
 def count(mlir, op, entry="loss"):
     """How often an op stands in an entry after the phase `model`."""
     return len(re.findall(rf"= graph\.{op}\b", entry_text(model_phase(mlir), entry)))

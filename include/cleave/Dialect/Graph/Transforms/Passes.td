@@ -532,6 +532,33 @@ def VerifyStep : Pass<"graph-verify-step", "::mlir::ModuleOp"> {
   }];
 }
 
+def RaiseAttention : Pass<"graph-raise-attention", "::mlir::ModuleOp"> {
+  let summary = "Recognises attention that is composed of smaller ops, and its masks";
+  let description = [{
+    A contraction of `softmax(scale * Q K^T + biases)`, possibly after dropout,
+    with values becomes `graph.attention`; its scale is that of the scores times
+    that of the queries, and heads of keys and values that are only repeated are
+    those of grouped queries. A condition where scores are replaced by -inf, or
+    a bias of -inf, masks keys, and so does a finite number at or below -1e30 if
+    the result is bitwise the same: each row is known to see a key. Masks that
+    depend on no input are evaluated: one that is causal or a window becomes an
+    attribute, one that compares ids of documents `segments`, and others are
+    the mask. The operands of an op that is attention already are read in the
+    same way. A scalar in f64 that a cast rounds becomes a constant of the type,
+    so that a front end can write a number as it was meant. The new op has the
+    location and the chosen precision of the op that it replaces.
+    ```mlir
+    %s = graph.contract "abqd,abkd->abqk" %q, %k : ...
+    %m = graph.compare le %columns, %rows : (tensor<1x8xi64>, tensor<8x1xi64>) -> tensor<8x8xi1>
+    %h = graph.select %m, %s, %minus_infinity : ...
+    %p = graph.softmax %h : (tensor<2x4x8x8xf32>) -> tensor<2x4x8x8xf32>
+    %y = graph.contract "abqk,abke->abqe" %p, %v : ...
+    // becomes
+    %y:2 = graph.attention %q, %k, %v {causal, scale = 1.0 : f64} : ...
+    ```
+  }];
+}
+
 def RaiseNorms : Pass<"graph-raise-norms", "::mlir::ModuleOp"> {
   let summary = "Recognises norms over the last dimension that are composed of smaller ops";
   let description = [{

@@ -32,7 +32,8 @@ static double shortestDecimal(const APFloat &number) {
   return wide.convertToDouble();
 }
 
-std::optional<double> cleave::graph::numberOf(Value value) {
+/// The value that `value` repeats, reshapes or casts between floats.
+static Value elementsOfNumber(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     if (auto cast = dyn_cast<CastOp>(op)) {
       if (isa<FloatType>(getElementTypeOrSelf(cast.getInput())) !=
@@ -43,12 +44,23 @@ std::optional<double> cleave::graph::numberOf(Value value) {
     }
     value = op->getOperand(0);
   }
+  return value;
+}
+
+std::optional<double> cleave::graph::numberOf(Value value) {
+  value = elementsOfNumber(value);
   if (auto constant = value.getDefiningOp<ConstantOp>())
     if (auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());
         elements && elements.isSplat() &&
         isa<FloatType>(elements.getElementType()))
       return shortestDecimal(elements.getSplatValue<APFloat>());
   return getSplatValue(value);
+}
+
+std::optional<double> cleave::graph::scalarOf(Value value) {
+  if (tensorTypeOf(elementsOfNumber(value)).getNumElements() != 1)
+    return std::nullopt;
+  return numberOf(value);
 }
 
 SmallVector<int64_t> cleave::graph::withoutUnits(ArrayRef<int64_t> shape) {

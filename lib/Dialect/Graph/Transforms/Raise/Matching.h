@@ -32,6 +32,9 @@ bothOrders(mlir::Value value) {
 /// that rounds to it, which is what a person wrote.
 std::optional<double> numberOf(mlir::Value value);
 
+/// The same of a constant of one element.
+std::optional<double> scalarOf(mlir::Value value);
+
 /// `shape` without dimensions of size 1.
 llvm::SmallVector<int64_t> withoutUnits(llvm::ArrayRef<int64_t> shape);
 
