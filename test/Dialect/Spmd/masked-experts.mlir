@@ -13,8 +13,7 @@
 // CHECK: %[[P:.*]] = graph.softmax
 // CHECK: %[[S:.*]] = graph.contract "gse,gsm->egsm" %{{.*}}, %{{.*}}
 // CHECK: %[[SE:.*]] = spmd.constrain %[[S]] to <@mesh, [{"ep"}, {?}, {?}, {?}]>
-// CHECK: %[[W:.*]] = spmd.constrain %{{.*}} to <@mesh, [{"ep"}, {?}, {?}]>
-// CHECK: %[[H:.*]] = graph.contract "egsm,emh->egsh" %[[SE]], %[[W]]
+// CHECK: %[[H:.*]] = graph.contract "egsm,emh->egsh" %[[SE]], %{{.*}}
 // CHECK: %[[HE:.*]] = spmd.constrain %[[H]] to <@mesh, [{"ep"}, {?}, {?}, {?}]>
 // CHECK: %[[HL:.*]] = spmd.constrain %[[HE]] to <@mesh, [{}, {?}, {?}, {?}]>
 // CHECK: graph.contract "gse,egsh->gsh" %{{.*}}, %[[HL]]

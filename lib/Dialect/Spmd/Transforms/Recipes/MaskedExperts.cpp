@@ -79,7 +79,8 @@ public:
       const std::optional<unsigned> dims[] = {first, second};
       for (auto [i, dim] : llvm::enumerate(dims)) {
         OpOperand &operand = op->getOpOperand(i);
-        if (!dim || (!batch && viewedArgument(operand.get())))
+        // Later recipes look for products with weights.
+        if (!dim || viewedArgument(operand.get()))
           continue;
         OpBuilder builder(op);
         operand.set(constrain(annotator, builder, operand.get(), *dim,
