@@ -28,12 +28,15 @@ pipe::InvokeOp Transfers::invokeOf(const scheduling::Action &action) const {
   return invokes.find({action.part, action.stage})->second;
 }
 
-SmallVector<OpResult> Transfers::values(const scheduling::Action &action,
-                                        int64_t device) const {
+ArrayRef<OpResult> Transfers::values(const scheduling::Action &action,
+                                     int64_t device) {
   pipe::InvokeOp invoke = invokeOf(action);
   int64_t latest = last.find({action.part, action.stage})->second;
   bool complete = action.microBatch == (latest < 0 ? latest : latest - removed);
-  SmallVector<OpResult> results;
+  auto [it, fresh] = sent.try_emplace({invoke, device, complete});
+  if (!fresh)
+    return it->second;
+  SmallVector<OpResult> &results = it->second;
   for (OpResult result : invoke->getResults())
     if ((complete || invoke.isSaved(result.getResultNumber())) &&
         llvm::any_of(result.getUsers(), [&](Operation *user) {
@@ -53,18 +56,23 @@ Transfers::partOf(const scheduling::Action &action, StringRef what,
                   ArrayRef<OpResult> results, TypeRange inputs,
                   llvm::function_ref<void(OpBuilder &, func::FuncOp)> build) {
   // The values sent with the last micro-batch are another part.
-  std::string name = (invokeOf(action).getCallee() + "." +
-                      std::to_string(map.device(action.to)) + "." + what)
-                         .str();
-  if (llvm::any_of(results, [](OpResult result) {
-        auto invoke = cast<pipe::InvokeOp>(result.getOwner());
-        return !invoke.getOnce() && !invoke.isSaved(result.getResultNumber());
-      }))
+  pipe::InvokeOp giver = invokeOf(action);
+  int64_t to = map.device(action.to);
+  bool isLast = llvm::any_of(results, [](OpResult result) {
+    auto invoke = cast<pipe::InvokeOp>(result.getOwner());
+    return !invoke.getOnce() && !invoke.isSaved(result.getResultNumber());
+  });
+  func::FuncOp &known = made[{giver, to, what, isLast}];
+  if (known)
+    return known;
+  std::string name =
+      (giver.getCallee() + "." + std::to_string(to) + "." + what).str();
+  if (isLast)
     name += ".last";
-  if (auto known = symbols.lookup<func::FuncOp>(name))
+  if ((known = symbols.lookup<func::FuncOp>(name)))
     return known;
   OpBuilder builder(program);
-  Location loc = invokeOf(action).getLoc();
+  Location loc = giver.getLoc();
   auto part = func::FuncOp::create(
       builder, loc, name, builder.getFunctionType(inputs, TypeRange()));
   part.setPrivate();
@@ -73,6 +81,7 @@ Transfers::partOf(const scheduling::Action &action, StringRef what,
   part.setFunctionType(builder.getFunctionType(
       inputs, part.front().getTerminator()->getOperandTypes()));
   symbols.insert(part);
+  known = part;
   return part;
 }
 

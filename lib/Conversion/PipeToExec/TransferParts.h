@@ -19,6 +19,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Pipe/IR/PipeOps.h"
 #include <map>
+#include <tuple>
 
 namespace cleave::exec {
 
@@ -34,8 +35,8 @@ public:
   void setRemoved(int64_t count) { removed = count; }
 
   /// The results of the run of `action` that are sent to `device`.
-  llvm::SmallVector<mlir::OpResult> values(const scheduling::Action &action,
-                                           int64_t device) const;
+  llvm::ArrayRef<mlir::OpResult> values(const scheduling::Action &action,
+                                        int64_t device);
 
   /// Begins to send `values` of `results`, at the builder's insertion point.
   void send(mlir::OpBuilder &builder, const scheduling::Action &action,
@@ -67,6 +68,16 @@ private:
   /// By part and stage, the last micro-batch.
   std::map<std::pair<std::string, int64_t>, int64_t> last;
   int64_t removed = 0;
+  /// What is sent, by the invocation that makes it, the position that receives
+  /// it, and whether the values of all micro-batches are complete.
+  std::map<std::tuple<mlir::Operation *, int64_t, bool>,
+           llvm::SmallVector<mlir::OpResult>>
+      sent;
+  /// The parts made so far: by the invocation, the other position, what they
+  /// do, and whether they are those of complete values.
+  std::map<std::tuple<mlir::Operation *, int64_t, llvm::StringRef, bool>,
+           mlir::func::FuncOp>
+      made;
   llvm::DenseMap<std::pair<mlir::Value, int64_t>, int64_t> tokens;
 };
 

@@ -23,7 +23,7 @@ using namespace cleave::exec;
 /// for T or for a later one, and so receives it.
 void Unroller::transfer(const scheduling::Action &action) {
   int64_t to = map.device(action.to);
-  SmallVector<OpResult> results = transfers.values(action, to);
+  SmallVector<OpResult> results(transfers.values(action, to));
   if (results.empty())
     return;
   int64_t microBatch = std::max<int64_t>(action.microBatch, 0);

@@ -271,8 +271,8 @@ void Unroller::updatesLast(SmallVector<scheduling::Action> &actions,
 }
 
 /// Whether a step may stop before or in a part that runs once.
-static bool mayStop(pipe::InvokeOp invoke) {
-  func::FuncOp part = invoke.getPartFunction();
+static bool mayStop(pipe::InvokeOp invoke, const SymbolTable &symbols) {
+  auto part = symbols.lookup<func::FuncOp>(invoke.getCallee());
   return updates(invoke) ||
          part.walk([](graph::CheckOp) { return WalkResult::interrupt(); })
              .wasInterrupted();
@@ -305,7 +305,7 @@ LogicalResult Unroller::runActions(ArrayRef<scheduling::Action> actions,
         source->hasAttr(pipe::kPostValidatedAttr) && updatesFirst(invoke);
     // A stopped step leaves no transfer in flight; other parts that run once,
     // such as a reduction, overlap with transfers.
-    if (invoke.getOnce() && !optimistic && mayStop(invoke)) {
+    if (invoke.getOnce() && !optimistic && mayStop(invoke, symbols)) {
       finishReceives(receiving.size());
       finishSends();
     }

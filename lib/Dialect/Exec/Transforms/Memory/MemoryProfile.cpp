@@ -53,16 +53,16 @@ static bool isBackward(std::optional<scheduling::EventKind> kind) {
 }
 
 void ProgramMemory::markSaved() {
+  DenseMap<Operation *, std::optional<scheduling::EventKind>> kinds;
+  for (auto [run, part] : llvm::zip_equal(runs, functions))
+    kinds[run] = eventKindOf(part);
   auto reads = [&](Value value, auto &&matches) {
     return llvm::any_of(value.getUsers(), [&](Operation *user) {
-      auto reader = dyn_cast<RunOp>(user);
-      return reader &&
-             matches(eventKindOf(parts.functions.lookup(reader.getCallee())));
+      return isa<RunOp>(user) && matches(kinds.lookup(user));
     });
   };
   for (RunOp run : runs) {
-    std::optional<scheduling::EventKind> kind =
-        eventKindOf(parts.functions.lookup(run.getCallee()));
+    std::optional<scheduling::EventKind> kind = kinds.lookup(run);
     bool communicates = kind == scheduling::EventKind::Communication ||
                         kind == scheduling::EventKind::Gather;
     for (Value result : run.getResults()) {
@@ -98,7 +98,7 @@ std::vector<LiveItem> ProgramMemory::liveAtPeak() const {
 
 std::string ProgramMemory::nameOfAction(unsigned number) const {
   RunOp run = runs[number];
-  func::FuncOp part = parts.functions.lookup(run.getCallee());
+  func::FuncOp part = functions[number];
   auto action = part->getAttrOfType<DictionaryAttr>(kActionAttr);
   auto name = action ? action.getAs<StringAttr>("name") : nullptr;
   if (!name)
@@ -118,7 +118,7 @@ DictionaryAttr ProgramMemory::describePeakTime() {
   for (auto [a, run] : llvm::enumerate(runs)) {
     if (repeats.representative[a] != a)
       continue;
-    const PartMemory &memory = parts.memories[run.getCallee()];
+    const PartMemory &memory = *memories[a];
     int64_t count = memory.commands.size();
     if (when < start[a] || when > start[a] + std::max<int64_t>(count, 1))
       continue;

@@ -57,13 +57,18 @@ public:
     PartMemory memory = assignBuffers(part, best, dying, scratch);
     measure(memory);
     int64_t peak = memory.peak;
+    std::vector<std::vector<unsigned>> tried{original};
     for (bool delay : {false, true}) {
-      std::vector<Operation *> order = toCommands(build(original, delay));
-      int64_t next = assignBuffers(part, order, dying, scratch).peak;
+      std::vector<unsigned> order = build(original, delay);
+      if (llvm::is_contained(tried, order))
+        continue;
+      std::vector<Operation *> ordered = toCommands(order);
+      int64_t next = assignBuffers(part, ordered, dying, scratch).peak;
       if (next < peak) {
         peak = next;
-        best = order;
+        best = std::move(ordered);
       }
+      tried.push_back(std::move(order));
     }
     if (best != commands)
       arrange(part, best);

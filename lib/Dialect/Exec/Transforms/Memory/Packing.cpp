@@ -110,9 +110,12 @@ public:
   }
 
   /// Places each interval in turn at the lowest free offset. Returns the peak,
-  /// at once when it is more than `most`.
+  /// at once when it is more than `most`. The first `same` of them are placed
+  /// at the offsets `known`, which an earlier order that begins alike has given
+  /// them.
   int64_t place(ArrayRef<unsigned> order, std::vector<int64_t> &offsets,
-                int64_t most = std::numeric_limits<int64_t>::max()) {
+                int64_t most = std::numeric_limits<int64_t>::max(),
+                size_t same = 0, ArrayRef<int64_t> known = {}) {
     offsets.assign(intervals.size(), -1);
     std::fill(ends.begin(), ends.end(), 0);
     for (auto *sets : {&sometimes, &always})
@@ -121,13 +124,13 @@ public:
     for (std::vector<Placed> &own : within)
       own.clear();
     int64_t peak = 0;
-    for (unsigned i : order) {
+    for (auto [place, i] : llvm::enumerate(order)) {
       const Interval &interval = intervals[i];
       int64_t bytes = rounded(interval);
       // What was not free for an equal interval is not free now, and that one
       // takes its place.
       int64_t &end = ends[equals[i]];
-      int64_t at = lowestFree(interval, bytes, end);
+      int64_t at = place < same ? known[i] : lowestFree(interval, bytes, end);
       end = at + bytes;
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
@@ -306,7 +309,8 @@ static Packing search(ArrayRef<Interval> intervals, Packer &packer,
       std::rotate(first, first + 1, last + 1);
     else
       std::rotate(first, last, last + 1);
-    int64_t peak = packer.place(next, offsets, best.peak);
+    int64_t peak = packer.place(next, offsets, best.peak, std::min(from, to),
+                                best.offsets);
     if (peak > best.peak)
       continue;
     int64_t sum = aboveBound(offsets);

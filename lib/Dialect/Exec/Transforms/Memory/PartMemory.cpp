@@ -310,6 +310,7 @@ private:
     for (Operation &op : part.front())
       for (Value result : op.getResults())
         add(result);
+    lives.resize(values.size());
   }
 
   /// Values that share memory in every order.
@@ -378,9 +379,9 @@ private:
       life.results.push_back(i);
       life.last = commands.size();
     }
-    for (auto &entry : lives)
-      if (entry.second.argument >= 0 && dying.test(entry.second.argument))
-        entry.second.first = 0;
+    for (Life &life : lives)
+      if (life.argument >= 0 && dying.test(life.argument))
+        life.first = 0;
   }
 
   /// Gives a result the memory of an operand that is dead after the command.
@@ -410,18 +411,19 @@ private:
         old.last = fresh.last;
         old.results = fresh.results;
         parent[from] = to;
-        lives.erase(from);
       }
   }
 
   PartMemory finish() {
     PartMemory memory;
     memory.commands.assign(commands.begin(), commands.end());
-    DenseMap<unsigned, unsigned> numbers;
+    // By leader, one more than the number of its buffer.
+    std::vector<unsigned> numbers(values.size(), 0);
+    memory.bufferOf.reserve(values.size());
     for (Value value : values) {
       unsigned root = leader(value);
-      auto [it, fresh] = numbers.try_emplace(root, memory.buffers.size());
-      if (fresh) {
+      if (numbers[root] == 0) {
+        numbers[root] = memory.buffers.size() + 1;
         Life &life = lives[root];
         PartBuffer buffer;
         buffer.bytes = life.bytes;
@@ -434,7 +436,7 @@ private:
         buffer.value = life.value ? life.value : value;
         memory.buffers.push_back(buffer);
       }
-      memory.bufferOf[value] = it->second;
+      memory.bufferOf[value] = numbers[root] - 1;
     }
     markGradients(part, dying, memory);
     for (auto [time, op] : llvm::enumerate(commands)) {
@@ -474,7 +476,8 @@ private:
   DenseMap<Value, unsigned> index;
   std::vector<Value> values;
   std::vector<unsigned> parent;
-  DenseMap<unsigned, Life> lives;
+  /// By the leader of the values.
+  std::vector<Life> lives;
 };
 
 } // namespace

@@ -22,6 +22,28 @@ using namespace cleave::exec;
 ProgramMemory::ProgramMemory(ProgramOp program, PartTable &parts)
     : program(program), parts(parts) {}
 
+const PartFacts &PartTable::factsOf(func::FuncOp part) {
+  auto [it, fresh] = facts.try_emplace(part);
+  PartFacts *known = &it->second;
+  if (!fresh)
+    return *known;
+  unsigned arguments = part.getNumArguments(), results = part.getNumResults();
+  for (llvm::BitVector *each : {&known->argumentTier, &known->dies})
+    each->resize(arguments);
+  for (llvm::BitVector *each : {&known->resultTier, &known->kept})
+    each->resize(results);
+  for (unsigned i = 0; i < arguments; ++i) {
+    known->argumentTier[i] = part.getArgAttr(i, kTierAttr) != nullptr;
+    known->dies[i] = part.getArgAttr(i, kDiesAttr) != nullptr;
+  }
+  for (unsigned i = 0; i < results; ++i) {
+    known->resultTier[i] = part.getResultAttr(i, kTierAttr) != nullptr;
+    known->kept[i] = part.getResultAttr(i, kKeptAttr) != nullptr;
+    known->aliases.push_back(aliasOf(part, i));
+  }
+  return *known;
+}
+
 unsigned ProgramMemory::leader(Value value) {
   unsigned i = index.lookup(value);
   while (parent[i] != i)
@@ -51,13 +73,17 @@ LogicalResult ProgramMemory::analyse() {
       if (!part)
         return run.emitOpError("'") << run.getCallee() << "' is not a part";
       runs.push_back(run);
-      for (unsigned i = 0; i < run.getNumResults(); ++i)
-        if (std::optional<unsigned> alias = aliasOf(part, i))
+      functions.push_back(part);
+      memories.push_back(&parts.memories[run.getCallee()]);
+      facts.push_back(&parts.factsOf(part));
+      for (auto [i, alias] : llvm::enumerate(facts.back()->aliases))
+        if (alias)
           unite(run.getInputs()[*alias], run.getResult(i));
     } else if (!isa<ConstantOp, ReturnOp>(op)) {
       return op.emitOpError("is not allowed in a program");
     }
   }
+  buffers.resize(parent.size());
   // In the order of the program, so that the name of a buffer is deterministic.
   auto measure = [&](Value value) {
     if (!index.contains(value))
@@ -75,29 +101,26 @@ LogicalResult ProgramMemory::analyse() {
   for (BlockArgument argument : body.getArguments())
     bufferOf(argument).tier =
         program.getArgAttr(argument.getArgNumber(), kTierAttr) != nullptr;
-  for (RunOp run : runs)
-    for (OpResult result : run.getResults())
-      bufferOf(result).tier |=
-          parts.functions.lookup(run.getCallee())
-              .getResultAttr(result.getResultNumber(), kTierAttr) != nullptr;
-  for (RunOp run : runs)
+  for (auto [run, known] : llvm::zip_equal(runs, facts))
+    for (unsigned i : known->resultTier.set_bits())
+      bufferOf(run.getResult(i)).tier = true;
+  for (auto [run, known] : llvm::zip_equal(runs, facts))
     for (auto [i, value] : llvm::enumerate(run.getInputs()))
-      if (bufferOf(value).tier !=
-          (parts.functions.lookup(run.getCallee()).getArgAttr(i, kTierAttr) !=
-           nullptr))
+      if (bufferOf(value).tier != known->argumentTier.test(i))
         return run.emitOpError()
                << graph::nameOperand(run->getOpOperand(i))
                << (bufferOf(value).tier ? " is" : " is not")
                << " in the second tier, other than the part's argument";
 
   // An argument's memory that a part overwrites must be passed to it only once.
-  for (RunOp run : runs) {
-    auto part = parts.functions.lookup(run.getCallee());
+  for (auto [a, run] : llvm::enumerate(runs)) {
+    if (facts[a]->dies.none())
+      continue;
     DenseMap<unsigned, unsigned> passed;
     for (Value value : run.getInputs())
       ++passed[leader(value)];
     for (auto [i, value] : llvm::enumerate(run.getInputs())) {
-      if (!part.getArgAttr(i, kDiesAttr))
+      if (!facts[a]->dies.test(i))
         continue;
       if (passed[leader(value)] > 1)
         return run.emitOpError()
@@ -162,7 +185,7 @@ std::vector<int64_t> ProgramMemory::startActions(int64_t &time) {
   time = 0;
   std::vector<int64_t> length;
   for (auto [a, run] : llvm::enumerate(runs)) {
-    const PartMemory &memory = parts.memories[run.getCallee()];
+    const PartMemory &memory = *memories[a];
     length.push_back(std::max<int64_t>(memory.commands.size(), 1) + 1);
     start.push_back(repeats.representative[a] == a
                         ? time
@@ -174,7 +197,7 @@ std::vector<int64_t> ProgramMemory::startActions(int64_t &time) {
 }
 
 ProgramMemory::Touches ProgramMemory::touchBuffers() {
-  Touches touches;
+  Touches touches(buffers.size());
   auto touch = [&](Value value, unsigned a, int64_t first, int64_t last) {
     unsigned root = leader(value);
     ProgramBuffer &buffer = buffers[root];
@@ -188,8 +211,7 @@ ProgramMemory::Touches ProgramMemory::touchBuffers() {
           {repeats.repetition[a], repeats.region[a], repeats.repeats[a]});
   };
   for (auto [a, run] : llvm::enumerate(runs)) {
-    const PartMemory &memory = parts.memories[run.getCallee()];
-    auto part = parts.functions.lookup(run.getCallee());
+    const PartMemory &memory = *memories[a];
     for (const PartBuffer &buffer : memory.buffers) {
       if (buffer.first < 0 && buffer.results.empty())
         continue;
@@ -205,7 +227,7 @@ ProgramMemory::Touches ProgramMemory::touchBuffers() {
         ProgramBuffer &whole = buffers[leader(run.getResult(i))];
         whole.accumulates |= buffer.argument >= 0;
         whole.gradient |= buffer.gradient;
-        whole.kept |= part.getResultAttr(i, kKeptAttr) != nullptr;
+        whole.kept |= facts[a]->kept.test(i);
       }
     }
   }
@@ -243,7 +265,7 @@ std::vector<std::pair<unsigned, unsigned>> ProgramMemory::addInternal() {
   for (auto [a, run] : llvm::enumerate(runs)) {
     if (repeats.representative[a] != a)
       continue;
-    const PartMemory &memory = parts.memories[run.getCallee()];
+    const PartMemory &memory = *memories[a];
     internal[a].assign(memory.buffers.size(), -1);
     for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {
       if (!buffer.isInternal() || buffer.first < 0)
@@ -267,12 +289,9 @@ void ProgramMemory::packBuffers(Packings &packings) {
 
   internal.resize(runs.size());
   std::vector<unsigned> roots;
-  for (auto &[root, buffer] : buffers) {
-    if (buffer.fixed >= 0 || buffer.life.begin < 0)
-      continue;
-    roots.push_back(root);
-  }
-  llvm::sort(roots);
+  for (auto [root, buffer] : llvm::enumerate(buffers))
+    if (buffer.fixed < 0 && buffer.life.begin >= 0)
+      roots.push_back(root);
   // The position in the representative action where a value is made.
   DenseMap<unsigned, std::pair<unsigned, unsigned>> producer;
   for (auto [a, run] : llvm::enumerate(runs))
@@ -347,7 +366,7 @@ int64_t ProgramMemory::address(Value value, int64_t base, int64_t tierBase) {
 
 void ProgramMemory::write(int64_t base, int64_t tierBase, bool profile) {
   for (auto [a, run] : llvm::enumerate(runs)) {
-    const PartMemory &memory = parts.memories[run.getCallee()];
+    const PartMemory &memory = *memories[a];
     const std::vector<int64_t> &own = internal[repeats.representative[a]];
     SmallVector<int64_t> row;
     for (auto [b, buffer] : llvm::enumerate(memory.buffers)) {

@@ -11,13 +11,25 @@
 #include "PartMemory.h"
 #include "cleave/Dialect/Exec/IR/MemoryKind.h"
 #include "cleave/Dialect/Exec/Transforms/Memory/Packing.h"
+#include "llvm/ADT/BitVector.h"
+#include <map>
 
 namespace cleave::exec {
+
+/// What attributes say of the arguments and results of a part.
+struct PartFacts {
+  llvm::BitVector argumentTier, resultTier, dies, kept;
+  llvm::SmallVector<std::optional<unsigned>> aliases;
+};
 
 /// The parts of a module, by name.
 struct PartTable {
   llvm::StringMap<mlir::func::FuncOp> functions;
   llvm::StringMap<PartMemory> memories;
+  /// By part, for those that an entry runs.
+  std::map<mlir::Operation *, PartFacts> facts;
+
+  const PartFacts &factsOf(mlir::func::FuncOp part);
 };
 
 /// The repeated actions of an entry: each has a representative, the
@@ -108,7 +120,7 @@ private:
     bool repeats;
   };
   /// By the leader of a buffer.
-  using Touches = llvm::DenseMap<unsigned, llvm::SmallVector<Touch, 2>>;
+  using Touches = std::vector<llvm::SmallVector<Touch, 2>>;
   /// Gives each action the time at which it starts; returns their lengths, and
   /// the end as `time`.
   std::vector<int64_t> startActions(int64_t &time);
@@ -131,9 +143,14 @@ private:
   ProgramOp program;
   PartTable &parts;
   std::vector<RunOp> runs;
+  /// Of each run.
+  std::vector<mlir::func::FuncOp> functions;
+  std::vector<const PartMemory *> memories;
+  std::vector<const PartFacts *> facts;
   llvm::DenseMap<mlir::Value, unsigned> index;
   std::vector<unsigned> parent;
-  llvm::DenseMap<unsigned, ProgramBuffer> buffers;
+  /// By leader; of other values they are not used.
+  std::vector<ProgramBuffer> buffers;
   Repeats repeats;
   std::vector<int64_t> start;
   /// The buffers that values of one result use in turn, of several each.

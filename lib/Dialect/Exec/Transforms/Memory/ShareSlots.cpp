@@ -24,16 +24,18 @@ ProgramMemory::shareSlots(ArrayRef<unsigned> roots) {
   struct Use {
     unsigned first, last;
   };
-  DenseMap<unsigned, Use> uses;
+  std::vector<std::optional<Use>> uses(buffers.size());
   std::map<std::pair<StringRef, unsigned>, std::vector<unsigned>> places;
   llvm::DenseSet<unsigned> known(roots.begin(), roots.end()), several;
   for (auto [a, run] : llvm::enumerate(runs)) {
     auto touch = [&](Value value) {
       unsigned root = leader(value);
-      auto [it, fresh] = uses.try_emplace(
-          root, Use{static_cast<unsigned>(a), static_cast<unsigned>(a)});
-      it->second.last = a;
-      if (repeats.repetition[it->second.first] != repeats.repetition[a])
+      std::optional<Use> &use = uses[root];
+      bool fresh = !use;
+      if (fresh)
+        use = Use{static_cast<unsigned>(a), 0};
+      use->last = a;
+      if (repeats.repetition[use->first] != repeats.repetition[a])
         several.insert(root);
       return fresh;
     };
@@ -52,7 +54,7 @@ ProgramMemory::shareSlots(ArrayRef<unsigned> roots) {
     // A value is dead when the next one takes its buffer.
     auto canTurn = [&](size_t count) {
       for (size_t i = 0; i + count < values.size(); ++i)
-        if (uses[values[i]].last >= uses[values[i + count]].first ||
+        if (uses[values[i]]->last >= uses[values[i + count]]->first ||
             buffers[values[i]].bytes != buffers[values[i + count]].bytes)
           return false;
       return true;

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "llvm/ADT/EquivalenceClasses.h"
+#include <map>
 #include <numeric>
 
 namespace cleave::exec {
@@ -35,14 +36,21 @@ struct Class {
 struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   llvm::EquivalenceClasses<void *> ties;
   DenseSet<void *> pins, crossings;
-  DenseMap<void *, Class> classes;
+  std::map<void *, Class> classes;
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
     collect(module);
-    module.walk([&](JoinOp join) { tryJoin(join); });
+    SmallVector<JoinOp> joins;
     SmallVector<CopyOp> copies;
-    module.walk([&](CopyOp copy) { copies.push_back(copy); });
+    module.walk([&](Operation *op) {
+      if (auto join = dyn_cast<JoinOp>(op))
+        joins.push_back(join);
+      else if (auto copy = dyn_cast<CopyOp>(op))
+        copies.push_back(copy);
+    });
+    for (JoinOp join : joins)
+      tryJoin(join);
     for (CopyOp copy : copies)
       if (!copy.getInto() && !tryCopy(copy))
         tryReaders(copy);
@@ -59,15 +67,16 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   void collect(ModuleOp module) {
     DenseSet<Operation *> called;
     SymbolTableCollection symbols;
-    module.walk([&](RunOp run) {
-      auto part = symbols.lookupNearestSymbolFrom<func::FuncOp>(
-          run, run.getCalleeAttr());
-      if (!part || part.isExternal())
-        return;
-      called.insert(part);
-      tieRun(run, part);
-    });
-    module.walk([&](ProgramOp program) {
+    for (auto program : module.getOps<ProgramOp>())
+      for (auto run : program.getBody().getOps<RunOp>()) {
+        auto part = symbols.lookupNearestSymbolFrom<func::FuncOp>(
+            run, run.getCalleeAttr());
+        if (!part || part.isExternal())
+          continue;
+        called.insert(part);
+        tieRun(run, part);
+      }
+    for (auto program : module.getOps<ProgramOp>()) {
       for (BlockArgument argument : program.getBody().getArguments())
         pin(argument);
       program.walk([&](Operation *op) {
@@ -75,8 +84,8 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
           for (Value operand : op->getOperands())
             pin(rootOf(operand));
       });
-    });
-    module.walk([&](func::FuncOp function) {
+    }
+    for (auto function : module.getOps<func::FuncOp>()) {
       if (!called.contains(function) && !function.isExternal()) {
         for (BlockArgument argument : function.getArguments())
           pin(argument);
@@ -84,19 +93,22 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
           pin(rootOf(value));
       }
       function.walk([&](Operation *op) { collectOp(op); });
-    });
-    for (auto it = ties.begin(); it != ties.end(); ++it) {
-      if (!(*it)->isLeader())
-        continue;
-      Class group;
-      for (auto member = ties.member_begin(**it); member != ties.member_end();
+    }
+  }
+
+  /// The class of all that is tied to `leader`, which is made when it is first
+  /// asked for: few are.
+  Class &classAt(void *leader) {
+    auto [it, fresh] = classes.try_emplace(leader);
+    Class &group = it->second;
+    if (fresh)
+      for (auto member = ties.findLeader(leader); member != ties.member_end();
            ++member) {
         group.values.push_back(Value::getFromOpaquePointer(*member));
         group.pinned |= pins.contains(*member);
         group.crosses |= crossings.contains(*member);
       }
-      classes[(*it)->getData()] = group;
-    }
+    return group;
   }
 
   /// Results with the operands whose memory they always take.
@@ -138,10 +150,7 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   Class *classOf(Value value) {
     void *key = value.getAsOpaquePointer();
     auto it = ties.findLeader(key);
-    if (it == ties.member_end())
-      return nullptr;
-    auto found = classes.find(*it);
-    return found == classes.end() ? nullptr : &found->second;
+    return it == ties.member_end() ? nullptr : &classAt(*it);
   }
 
   /// The value of a copy takes the buffer of the copy: a slice of a larger
@@ -182,8 +191,9 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
     if (!first || tensorTypeOf(first.getInput()).getRank() != old.getRank())
       return;
     // The dimensions of what is joined, from the outermost in memory.
-    ArrayRef<int64_t> found = getLayout(tensorTypeOf(first.getInput())).strides;
-    SmallVector<int64_t> strides(found), order(found.size());
+    SmallVector<int64_t> strides(
+        getLayout(tensorTypeOf(first.getInput())).strides);
+    SmallVector<int64_t> order(strides.size());
     std::iota(order.begin(), order.end(), 0);
     llvm::stable_sort(
         order, [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });

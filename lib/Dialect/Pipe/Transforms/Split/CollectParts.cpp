@@ -10,6 +10,7 @@
 #include "StepCollectives.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include <queue>
 #include <set>
 
 using namespace mlir;
@@ -46,6 +47,12 @@ public:
       add(PartId::Update, i);
     if (split)
       findWeights();
+    for (Operation &op : body.without_terminator()) {
+      if (op.getNumResults() == 0)
+        effects.push_back(&op);
+      numbers[&op] = ops.size();
+      ops.push_back(&op);
+    }
   }
 
   FailureOr<ProgramOp> run(bool treeSums) {
@@ -109,6 +116,9 @@ private:
   const StepCollectives &exchanges;
   bool split;
   llvm::DenseSet<Operation *> weights;
+  /// All ops in their order, their numbers in it, and those without results.
+  std::vector<Operation *> ops, effects;
+  llvm::DenseMap<Operation *, unsigned> numbers;
   /// The parts, in the order in which they run.
   std::vector<Part> parts;
   SmallVector<EntryResult> results;
@@ -267,7 +277,21 @@ bool Splitter::isWanted(Operation *op, const Part &part) const {
 /// Fills one part. Later parts are already filled, so that its exports are
 /// known.
 LogicalResult Splitter::collect(Part &part) {
-  for (Operation &op : llvm::reverse(body.without_terminator())) {
+  // Of those that may be wanted, from the last op to the first.
+  std::priority_queue<unsigned> wanted;
+  auto want = [&](Value value) {
+    if (auto it = numbers.find(value.getDefiningOp()); it != numbers.end())
+      wanted.push(it->second);
+  };
+  for (Value value : part.needed)
+    want(value);
+  for (Operation *op : effects)
+    wanted.push(numbers[op]);
+  while (!wanted.empty()) {
+    unsigned number = wanted.top();
+    while (!wanted.empty() && wanted.top() == number)
+      wanted.pop();
+    Operation &op = *ops[number];
     if (!isWanted(&op, part))
       continue;
     if (flow.isAccumulation(&op) || sourceOf(&op, part.slot)) {
@@ -277,8 +301,9 @@ LogicalResult Splitter::collect(Part &part) {
     }
     part.ops.insert(&op);
     for (OpOperand &operand : op.getOpOperands())
-      if (!flow.readsTypeOnly(operand) && !isAfter(operand))
-        part.needed.insert(operand.get());
+      if (!flow.readsTypeOnly(operand) && !isAfter(operand) &&
+          part.needed.insert(operand.get()).second)
+        want(operand.get());
   }
   return success();
 }

@@ -97,9 +97,14 @@ void Outliner::outline(Part &part) {
   // 1. Operands: arguments of the entry, then imports.
   SmallVector<Value> operands, sources;
   SmallVector<int64_t> dims;
-  for (BlockArgument argument : body.getArguments()) {
-    if (!part.needed.contains(argument))
-      continue;
+  SmallVector<BlockArgument> arguments;
+  for (Value value : part.needed)
+    if (auto argument = dyn_cast<BlockArgument>(value))
+      arguments.push_back(argument);
+  llvm::sort(arguments, [](BlockArgument a, BlockArgument b) {
+    return a.getArgNumber() < b.getArgNumber();
+  });
+  for (BlockArgument argument : arguments) {
     sources.push_back(argument);
     operands.push_back(program.getBody().getArgument(argument.getArgNumber()));
     Layout layout = flow.layout(argument);
@@ -132,9 +137,11 @@ void Outliner::outline(Part &part) {
     mapping.map(source, argument);
     argument.setLoc(source.getLoc());
   }
-  for (Operation &op : body.without_terminator())
-    if (part.ops.contains(&op))
-      cloneOp(&op, partBuilder, mapping);
+  SmallVector<Operation *> ops(part.ops.begin(), part.ops.end());
+  llvm::sort(ops,
+             [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : ops)
+    cloneOp(op, partBuilder, mapping);
   SmallVector<Value> returned;
   for (const Export &source : part.exports)
     returned.push_back(mapping.lookup(source.value));
