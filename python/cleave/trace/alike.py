@@ -11,6 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
+#: The metadata of an operator that the trace reads: where it is from, and what it computes.
+_META = "stack_trace", "nn_module_stack", "custom", "val"
+
 
 def same_constants(*programs: torch.export.ExportedProgram) -> bool:
     """Returns whether the constants that were made outside of tensor code are equal in both
@@ -19,6 +22,41 @@ def same_constants(*programs: torch.export.ExportedProgram) -> bool:
                    and not isinstance(v, FakeTensor)} for p in programs)
     return one.keys() == other.keys() and all(
         v.shape == other[k].shape and torch.equal(v, other[k]) for k, v in one.items())
+
+
+def same_operators(*programs: torch.export.ExportedProgram) -> bool:
+    """Returns whether two programs have the same operators, with the same metadata, and the same
+    outputs, behind which the second may have more."""
+    inputs = [p.graph_signature.input_specs for p in programs]
+    outputs = [[(s.kind, s.target) for s in p.graph_signature.output_specs] for p in programs]
+    listed, given = zip(*map(_listed, programs))
+    count = len(outputs[0])
+    return (inputs[0] == inputs[1] and outputs[0] == outputs[1][:count]
+            and all(kind is OutputKind.USER_OUTPUT for kind, _ in outputs[1][count:])
+            and listed[0] == listed[1] and given[0] == given[1][:count]
+            and same_constants(*programs))
+
+
+def _listed(program: torch.export.ExportedProgram) -> tuple[list[Any], tuple[str, ...]]:
+    """Returns all operators of a program and of the graphs nested in it, and the outputs."""
+    numbers: dict[torch.fx.Node, str] = {}
+    listed = []
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                numbers[node] = f"%{len(numbers)}"
+                args = node.args
+                # The mode does not matter to a dropout of nothing.
+                if node.target is torch.ops.aten.dropout.default and args[1] == 0:
+                    args = args[:2]
+                given = [str(torch.fx.node.map_arg(x, numbers.__getitem__))
+                         for x in (args, node.kwargs)]
+                if node.op == "output" and part is program.graph_module:
+                    found = torch.fx.node.map_arg(node.args[0], numbers.__getitem__)
+                    continue
+                listed.append((node.op, node.name if node.op == "placeholder" else "",
+                               str(node.target), *given, *(str(node.meta.get(k)) for k in _META)))
+    return listed, tuple(map(str, found))
 
 
 def alike(outputs: int, *programs: torch.export.ExportedProgram) -> bool:

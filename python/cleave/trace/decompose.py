@@ -16,7 +16,7 @@ from .converters.complex import converts_complex
 from .registry import converter_for
 
 
-def is_functional(program: torch.export.ExportedProgram) -> bool:
+def _is_functional(program: torch.export.ExportedProgram) -> bool:
     """Returns whether no operator writes to its operands and there are no nested graphs."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
@@ -28,7 +28,7 @@ def is_functional(program: torch.export.ExportedProgram) -> bool:
     return True
 
 
-def keep_nested_locations(program: torch.export.ExportedProgram) -> None:
+def _keep_nested_locations(program: torch.export.ExportedProgram) -> None:
     """Preserves the locations of operators of nested graphs, such as those under no_grad, when the
     graphs are inlined."""
     for part in program.graph_module.modules():
@@ -37,22 +37,68 @@ def keep_nested_locations(program: torch.export.ExportedProgram) -> None:
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Decomposes the operators that have no converter by PyTorch's rules. An operator whose
-    decomposition has no converter either is kept, so that the error reports it."""
+    """Makes a program functional, and decomposes the operators that have no converter by PyTorch's
+    rules. An operator whose decomposition has no converter either is kept, so that the error
+    reports it."""
+    if not _is_functional(program):
+        _keep_nested_locations(program)
+        if (result := _decomposed_at_once(program)) is not None:
+            return result
+        program = program.run_decompositions({})
     whole: set[Any] = set()
     while True:
         result, table = _decompose(program, whole)
         origins = {name for node in result.graph.nodes if _lacks_conversion(node)
-                   for source in node.meta.get("from_node") or () for name in _origins(source)}
+                   for name in _all_origins(node)}
         refused = {target for target in table if str(target) in origins}
         if not refused:
             return result
         whole |= refused
 
 
+def _decomposed_at_once(program: torch.export.ExportedProgram
+                        ) -> torch.export.ExportedProgram | None:
+    """Returns the program made functional and decomposed in one pass; None if that takes more."""
+    missing = {functional for part in program.graph_module.modules()
+               if isinstance(part, torch.fx.GraphModule) for node in part.graph.nodes
+               if isinstance(node.target, torch._ops.OpOverload)
+               and (functional := _functional(node.target)) is not None
+               and not _converts(functional)}
+    rules = {target: rule for target in missing if (rule := _decomposition(target)) is not None}
+    try:
+        result = program.run_decompositions(rules)
+    except Exception:
+        return None
+    # Others are refused, or are not read, as after several passes.
+    names = {str(target) for target in rules}
+    unfinished = any(
+        _decomposition(node.target) is not None or not names.isdisjoint(_all_origins(node))
+        for node in result.graph.nodes
+        if _lacks_conversion(node) and isinstance(node.target, torch._ops.OpOverload))
+    return None if unfinished else result
+
+
+def _functional(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Returns the operator that does not write to its operands, or None."""
+    if not target._schema.is_mutable:
+        return target
+    packet = getattr(getattr(torch.ops, target.namespace),
+                     target._schema.name.split("::")[1].removesuffix("_"), None)
+    return getattr(packet, target._overloadname, None)
+
+
+def _converts(target: Any) -> bool:
+    return converter_for(target) is not None or converts_complex(target)
+
+
 def _lacks_conversion(node: torch.fx.Node) -> bool:
     return (node.op == "call_function" and node.target is not operator.getitem
-            and converter_for(node.target) is None and not converts_complex(node.target))
+            and not _converts(node.target))
+
+
+def _all_origins(node: torch.fx.Node) -> Iterator[str]:
+    for source in node.meta.get("from_node") or ():
+        yield from _origins(source)
 
 
 def _origins(source: Any) -> Iterator[str]:

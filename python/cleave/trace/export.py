@@ -16,17 +16,18 @@ from typing import Any
 
 import torch
 
-from .alike import alike, same_constants
+from .alike import alike, same_constants, same_operators
 from .accepted import devices, unwritable_names
 from .autograd import Originals, autograd_semantics, reached
 from .call_plan import Call, plan_call, position_note, samples_note
 from .conditions import Check, fails_of_itself
 from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
-from .decompose import decomposed, is_functional, keep_nested_locations
+from .decompose import decomposed
 from .errors import OUTSIDE, EagerError, ForwardStateError, StateError, TraceError
 from .experts import static_experts
 from .forward_state import StateChange, restored
+from .lazy_code import code_on_demand
 from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
@@ -234,34 +235,78 @@ def _example(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.detach().to(device).clone()
 
 
-def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
-           training: bool, groups: Groups = Groups()) -> Exported:
-    """Exports the outputs `want` ("loss", "logits") in training or evaluation mode. Raises
-    TraceError if the model cannot be traced, and StateError if it depends on state that an earlier
-    forward computed."""
+@dataclasses.dataclass
+class Begun:
+    """A step that has been exported, and not been made functional and decomposed."""
+
+    step: _Step
+    groups: Groups
+    training: bool
+    program: torch.export.ExportedProgram
+
+    @property
+    def dropped(self) -> str:
+        return self.step.found.dropped
+
+    def computes_as(self, other: Begun) -> bool:
+        """Returns whether the operators, and where they are from, are those of a step that has more
+        outputs behind the first."""
+        one, two = self.step, other.step
+        decides = any(s.originals.conditions.path or s.originals.conditions.checks
+                      for s in (one, two))
+        return (not decides and one.found.names[:1] == two.found.names[:1]
+                and one.originals.regions.autocast == two.originals.regions.autocast
+                and same_operators(self.program, other.program))
+
+    def finished(self, other: Exported | None = None) -> Exported:
+        """Returns the step made functional and decomposed: the program of `other`, which computes
+        the same and may have more outputs, if it is given."""
+        step = self.step
+        if other is not None:
+            program, outputs = other.program, other.outputs
+        else:
+            with _tracing(step, self.groups, self.training):
+                program, outputs = decomposed(self.program), step.found.names
+        narrow = step.originals.regions.autocast | computed_types(step.module, program)
+        conditions = step.originals.conditions
+        return Exported(program, outputs, step.found.reached, narrow, step.found.dropped,
+                        conditions.checks, len(conditions.path))
+
+
+def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
+          training: bool, groups: Groups = Groups()) -> Begun:
+    """Exports the outputs `want` ("loss", "logits") in training or evaluation mode; `finished`
+    completes this. Both raise TraceError if the model cannot be traced, and StateError if it depends
+    on state that an earlier forward computed."""
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device
     # Clones, because torch.export treats a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
-    sequences = next((x.shape[0] for x in values if x.dim()), 1)
+    with _tracing(step, groups, training):
+        with _without_torch_logs():
+            program = step.originals.conditions.explored(
+                lambda: _exported(step, values),
+                lambda *both: alike(len(step.found.names), *both))
+        check_functions(step.originals.functions)
+        _check_forward_state(step, values, program)
+    return Begun(step, groups, training, program)
+
+
+@contextlib.contextmanager
+def _tracing(step: _Step, groups: Groups, training: bool):
+    """Context manager in which a step is traced; errors say what the model's author can do."""
+    module, call = step.module, step.call_plan
+    sequences = next((x.shape[0] for x in call.inputs.values() if x.dim()), 1)
     with (restored_process(), _mode(module, training), static_experts(module, sequences), _record_all_frames(),
           traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
-          recorded(step.originals.regions), _without_autocast() as step.surrounding):
+          recorded(step.originals.regions), code_on_demand(),
+          _without_autocast() as step.surrounding):
         warnings.simplefilter("ignore")
         step.training = training
         try:
-            with _without_torch_logs():
-                program = step.originals.conditions.explored(
-                    lambda: _exported(step, values),
-                    lambda *both: alike(len(step.found.names), *both))
-            check_functions(step.originals.functions)
-            _check_forward_state(step, values, program)
-            if not is_functional(program):
-                keep_nested_locations(program)
-                program = program.run_decompositions({})
-            program = decomposed(program)
+            yield
         except TraceError:
             raise
         except ForwardStateError as error:
@@ -280,10 +325,6 @@ def export(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                              or untraceable(error) + devices(module, error)
                              + position_note(module, call)
                              + samples_note(call.inputs)) from error
-    narrow = step.originals.regions.autocast | computed_types(module, program)
-    conditions = step.originals.conditions
-    return Exported(program, step.found.names, step.found.reached, narrow, step.found.dropped,
-                    conditions.checks, len(conditions.path))
 
 
 def _exported(step: _Step, values: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:

@@ -18,10 +18,10 @@ from .call_plan import plan_call
 from .converters.batch_norm import Groups
 from .entry import convert_entry
 from .errors import EagerError, TraceError, UnsupportedError
-from .export import Exported, export
+from .export import Exported, begin
 from .ir import Function
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
-from .modes import evaluated, evaluation_entry
+from .modes import evaluation_entry, in_both_modes
 from .module_checks import refuse_hooks, refuse_shared_memory
 from .policy import PrecisionPolicy
 from .printer import Printer
@@ -145,9 +145,10 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     except EagerError as error:
         raise TraceError(str(error)) from None
     tensors = ModelTensors(module)
-    loss = export(module, call, loss_fn, ("loss",), True, groups)
-    if loss.dropped:
-        warn(loss.dropped)
+    begun = begin(module, call, loss_fn, ("loss",), True, groups)
+    if begun.dropped:
+        warn(begun.dropped)
+    loss, in_evaluation = in_both_modes(begun, loss_fn, logits)
     tensors.mark_written(loss.program)
     asked = parameter_types(module) | loss.narrow
     wide = bool(asked) and not keep_types
@@ -164,8 +165,9 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
         drawing = any(a.role == "rng" for a in functions[0].arguments)
         return converted("loss", loss, groups, random) if drawing else functions[0]
 
-    evaluation = evaluated(module, call, loss_fn, logits, groups)
-    if wide and evaluation.exported is not None:
+    evaluation = in_evaluation()
+    if wide and evaluation.exported is not None \
+            and evaluation.exported.program is not loss.program:
         widen(evaluation.exported.program)
     evaluate, unevaluated = evaluation_entry(
         lambda: converted("evaluate", evaluation.exported, groups, Randomness.NONE), evaluation,

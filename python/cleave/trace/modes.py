@@ -5,6 +5,7 @@ more than randomness."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Callable, Iterable
 
@@ -13,7 +14,7 @@ import torch
 from .call_plan import Call
 from .converters.batch_norm import Groups
 from .errors import StateError, TraceError, UnsupportedError
-from .export import Exported, export
+from .export import Begun, Exported, begin
 from .ir import Function, Value
 
 
@@ -33,21 +34,38 @@ class Evaluated:
         return self.exported.outputs if self.exported else []
 
 
+def in_both_modes(begun: Begun, loss_fn: Callable[..., Any] | None, logits: bool
+                  ) -> tuple[Exported, Callable[[], Evaluated]]:
+    """Returns the step of training, which has begun to be exported, and a function that returns the
+    model in evaluation mode. If both modes have the same operators, these are decomposed once."""
+    module, call, groups = begun.step.module, begun.step.call_plan, begun.groups
+    other = None
+    # What is wrong with it is said after what is wrong with training.
+    with contextlib.suppress(Exception):
+        other = begin(module, call, loss_fn, ("loss", "logits") if logits else ("loss",), False,
+                      groups)
+    if other is not None and begun.computes_as(other):
+        with contextlib.suppress(TraceError):
+            both = other.finished()
+            return begun.finished(both), lambda: Evaluated(both)
+    return begun.finished(), lambda: evaluated(module, call, loss_fn, logits, groups, other)
+
+
 def evaluated(module: torch.nn.Module, call: Call, loss_fn: Callable[..., Any] | None,
-              logits: bool, groups: Groups) -> Evaluated:
+              logits: bool, groups: Groups, begun: Begun | None = None) -> Evaluated:
     """Exports the model in evaluation mode. If its loss cannot be traced then, it may still have
-    logits, and the other way round. Raises StateError if it depends on state that an earlier forward
-    computed."""
+    logits, and the other way round. `begun` is the first of what is tried, if that has begun.
+    Raises StateError if it depends on state that an earlier forward computed."""
     reason = ""
     for want in (("loss", "logits"), ("loss",), ("logits",)) if logits else (("loss",),):
         try:
-            found = export(module, call, loss_fn, want, False, groups)
+            found = (begun or begin(module, call, loss_fn, want, False, groups)).finished()
             return Evaluated(found if found.outputs else None, reason if "loss" not in want else "",
                              reason if "logits" not in want else "")
         except StateError:
             raise
         except TraceError as error:
-            reason = reason or str(error)
+            reason, begun = reason or str(error), None
     return Evaluated(None, reason, reason if logits else "")
 
 

@@ -152,3 +152,70 @@ def test_a_model_without_a_loss_in_evaluation_is_trained():
     with pytest.raises(cleave.StepError, match=r"no loss in eval\(\) mode: .* no scalar loss"):
         step.evaluate(x)
     assert step.logits(x).shape == (8, 5)
+
+
+class Stepwise(nn.Module):
+    """Writes rows in turn, as unrolled recurrences do, and uses an operator without a converter."""
+
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.a, self.drop = nn.Linear(4, 4), nn.Dropout(p)
+
+    def forward(self, x, labels):
+        rows = self.drop(self.a(x)).clone()
+        for i in range(1, 3):
+            rows[i] = rows[i] + rows[i - 1]
+        logits = rows @ torch.eye(4)
+        return {"loss": F.mse_loss(logits, labels), "logits": logits}
+
+
+def _passes(monkeypatch, module):
+    """The traced model, and how often torch exports and decomposes for it."""
+    counts = {"export": 0, "run_decompositions": 0}
+
+    def counted(name, original):
+        def call(*args, **kwargs):
+            counts[name] += 1
+            return original(*args, **kwargs)
+        return call
+
+    with monkeypatch.context() as patch:
+        for owner, name in ((torch.export, "export"),
+                            (torch.export.ExportedProgram, "run_decompositions")):
+            patch.setattr(owner, name, counted(name, getattr(owner, name)))
+        traced = cleave.trace.trace(module, {"x": torch.randn(4, 4), "labels": torch.randn(4, 4)})
+    return traced, tuple(counts.values())
+
+
+@pytest.mark.parametrize("p, decompositions", [(0.0, 1), (0.5, 2)])
+def test_modes_with_the_same_operators_are_decomposed_once(monkeypatch, p, decompositions):
+    """Each pass over a graph takes as long as exporting it: one makes it functional and decomposes
+    it, for both modes unless they differ."""
+    module = Stepwise(p)
+    traced, passes = _passes(monkeypatch, module)
+    assert passes == (2, decompositions) and "logits" in traced.entries
+    # The text is that of each mode by itself, first made functional and then decomposed.
+    monkeypatch.setattr("cleave.trace.export.Begun.computes_as", lambda *_: False)
+    monkeypatch.setattr("cleave.trace.decompose._decomposed_at_once", lambda program: None)
+    inputs = {"x": torch.randn(4, 4), "labels": torch.randn(4, 4)}
+    assert cleave.trace.trace(module, inputs).mlir == traced.mlir
+
+
+def test_the_code_of_graphs_is_made_on_demand():
+    """It is what torch makes at once, also when the module has changed since, and is called."""
+    from cleave.trace.lazy_code import code_on_demand
+
+    class Sum(nn.Module):
+        def forward(self, x):
+            return x + x
+
+    with code_on_demand():
+        graph = torch.fx.symbolic_trace(Sum())
+        asked = torch.fx.symbolic_trace(Sum()).code
+        for node in graph.graph.nodes:
+            if node.op == "call_function":
+                node.target = torch.mul
+        graph.recompile()
+    assert asked == torch.fx.symbolic_trace(Sum()).code
+    x = torch.tensor([1.0, 3.0])
+    assert "mul" in graph.code and "mul" in str(graph) and torch.equal(graph(x), x * x)

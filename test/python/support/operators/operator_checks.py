@@ -208,7 +208,7 @@ def trace(members):
     try:
         call = call_plan.plan_call(module, tuple(given), None)
         tensors = ModelTensors(module)
-        exported = export.export(module, call, None, ("loss", "logits"), True)
+        exported = export.begin(module, call, None, ("loss", "logits"), True).finished()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             function = entry.convert_entry("loss", tensors, exported, call, also=["logits"])

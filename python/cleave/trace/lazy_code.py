@@ -1,0 +1,60 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Makes the Python code of graph modules when it is asked for: torch writes and compiles that of each
+graph of each pass of an export, most of which are interpreted, or thrown away."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+from torch.fx.graph import _PyTreeCodeGen
+
+from .patches import patched
+
+_GRAPH_MODULE: Any = torch.fx.GraphModule
+_recompile = _GRAPH_MODULE.recompile
+_code = _GRAPH_MODULE.__dict__["code"]
+_str = _GRAPH_MODULE.__dict__["__str__"]
+
+
+@contextlib.contextmanager
+def code_on_demand() -> Iterator[None]:
+    """Context manager in which `recompile` only notes that a graph module has changed. Its code is
+    made when it is called or asked for it, then or later."""
+    with patched((_GRAPH_MODULE, "recompile", _note)):
+        yield
+
+
+def _note(module: Any) -> None:
+    """Implements `GraphModule.recompile`. Each object has a class of its own."""
+    codegen = module._graph._codegen
+    if isinstance(codegen, _PyTreeCodeGen):
+        module._in_spec = codegen.pytree_info.in_spec
+        module._out_spec = codegen.pytree_info.out_spec
+    kind = type(module)
+    kind.forward, kind.code, kind.__str__ = _forward, property(_made_code), _made_str
+    for part in module.children():
+        if isinstance(part, torch.fx.GraphModule):
+            part.recompile()
+
+
+def _make(module: Any) -> None:
+    if type(module).forward is _forward:
+        _recompile(module)
+
+
+def _forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+    _make(module)
+    return module.forward(*args, **kwargs)
+
+
+def _made_code(module: Any) -> str:
+    _make(module)
+    return _code.fget(module)
+
+
+def _made_str(module: Any) -> str:
+    _make(module)
+    return _str(module)
