@@ -92,8 +92,8 @@ class Listed(DeepSpeed):
 
 
 MODELS = {"gshard": lambda: GShard(3), "deepspeed": lambda: DeepSpeed(8), "bmm": lambda: Every(0)}
-LAYOUTS = [({"ep": 2}, "expert", 1), ({"ep": 4}, "expert", 1),
-           ({"dp": 2, "ep": 2}, "expert,zero1", 1), ({"tp": 2}, "megatron,expert(tp)", 1)]
+LAYOUTS = [({"ep": 2}, "expert"), ({"ep": 4}, "expert"), ({"dp": 2, "ep": 2}, "expert,zero1"),
+           ({"tp": 2}, "megatron,expert(tp)")]
 
 
 def batch():
@@ -123,17 +123,38 @@ def eager(name):
     return losses, model.state_dict()
 
 
-@pytest.mark.parametrize("mesh, plan, parts", LAYOUTS if ALL else LAYOUTS[:1], ids=str)
-@pytest.mark.parametrize("name", MODELS)
-def test_steps_equal_eager(name, mesh, plan, parts):
-    step = cleave.compile(module(name), batch(), loss_fn=loss,
+def compiled(name, **options):
+    return cleave.compile(module(name), batch(), loss_fn=loss,
                           optimizer=cleave.SGD(lr=0.3, momentum=0.9),
-                          **grouped(threads=1, mesh=mesh, plan=plan, micro_batches=parts))
+                          **grouped(threads=1, **options))
+
+
+@pytest.mark.parametrize("mesh, plan", LAYOUTS if ALL else LAYOUTS[:1], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_equal_eager(name, mesh, plan):
+    step = compiled(name, mesh=mesh, plan=plan)
     losses, expected = eager(name)
     assert [float(step(*batch())) for _ in range(3)] == pytest.approx(losses, rel=2e-6)
     for key, value in expected.items():
         torch.testing.assert_close(step.state_dict()[key].double(), value, rtol=1e-4, atol=2e-6,
                                    msg=key)
+
+
+def flops(step):
+    return step.report()["schedule"]["stages"][0]["contraction_flops"]
+
+
+def test_a_rank_computes_its_share():
+    """Slots are exchanged twice forward and twice backward; of weights, only gradients of those that
+    are no expert's are summed."""
+    step = compiled("gshard", mesh={"ep": 2}, plan="expert")
+    assert flops(step) <= 0.55 * flops(compiled("gshard"))
+    sent = {entry["kind"]: entry["elements"]
+            for entry in step.report()["communication"]["train"]["totals"]}
+    assert sent.keys() == {"all_to_all", "all_reduce"}
+    assert sent["all_to_all"] == 4 * (B * EXPERTS * 3 * M) // 2 // 2
+    # Some numbers of the loss and of checks besides.
+    assert 0 <= sent["all_reduce"] - (2 * WORDS * M + WORDS + EXPERTS * M) <= 8
 
 
 def test_modules_in_a_list_are_refused():
