@@ -67,6 +67,13 @@ def samples(model, scores, mask):
     return (flat @ flat.transpose(-1, -2)).tanh().softmax(-1).matmul(flat).transpose(0, 2)
 
 
+def sent(step):
+    """Elements that a rank sends, by kind, of activations."""
+    return {entry["kind"]: entry["elements"]
+            for entry in step.report()["communication"]["train"]["totals"]
+            if entry["kind"] != "all_reduce"}
+
+
 def batch(shape):
     generator = torch.Generator().manual_seed(1)
     mask = torch.rand(shape, generator=generator) < 0.7
@@ -113,6 +120,14 @@ def test_a_mask_that_broadcasts(form, recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_other_scores_equal_one_rank(recipe, scores):
     check("pairs", recipe, scores)
+
+
+@pytest.mark.parametrize("recipe", ["context", "ulysses"])
+def test_other_scores_send_as_much(recipe):
+    """What the op of attention sends."""
+    plain, capped = (sent(compiled(batch(FORMS["pairs"]), scores, mesh={"cp": 2}, plan=recipe))
+                     for scores in (None, softcap))
+    assert capped == plain and plain
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

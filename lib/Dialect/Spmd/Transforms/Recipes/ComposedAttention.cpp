@@ -239,7 +239,21 @@ ComposedAttention::ComposedAttention(const DimensionClasses &classes,
         heads.insert(classes.number(value, dim));
     }
   }
+  auto hasHeads = [&](Value value) {
+    for (int64_t dim = 0; dim < rankOf(value); ++dim)
+      if (heads.contains(classes.number(value, dim)))
+        return true;
+    return false;
+  };
   for (Operation &op : body.without_terminator()) {
+    for (OpOperand &operand : op.getOpOperands())
+      if (auto found = finder.scores.find(operand.get());
+          found != finder.scores.end() && !hasHeads(operand.get()) &&
+          llvm::any_of(op.getResults(), [&](Value result) {
+            return finder.scores.contains(result) && hasHeads(result);
+          }))
+        shared.push_back(
+            {&operand, {found->second.query, found->second.key, {}}});
     if (!isa<graph::ContractOp>(op))
       continue;
     auto rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
@@ -326,6 +340,15 @@ void ComposedAttention::splitQueries(Annotator &annotator,
 LogicalResult ComposedAttention::splitHeads(Annotator &annotator,
                                             StringRef axis) const {
   AxisRef last{annotator.getMesh().find(axis)->name};
+  // A mask along the sequence would shard the scores of all heads so.
+  for (const auto &[operand, dims] : shared) {
+    Sharding sharding =
+        Sharding::replicated(rankOf(operand->get()), /*open=*/true);
+    close(sharding, *dims.query, {});
+    close(sharding, *dims.key, {});
+    OpBuilder builder(operand->getOwner());
+    operand->set(annotator.constrain(builder, operand->get(), sharding));
+  }
   for (const auto &[op, product] : products) {
     AxisList over;
     if (product.weight)

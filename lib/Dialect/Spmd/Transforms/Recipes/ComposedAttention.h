@@ -58,6 +58,8 @@ private:
   };
 
   llvm::MapVector<mlir::Operation *, Product> products;
+  /// Operands of ops on scores of each head that are for all heads: masks.
+  llvm::SmallVector<std::pair<mlir::OpOperand *, Dims>> shared;
   SequenceClasses positions;
   /// The softmax, or sum of exponentials, of each attention.
   llvm::SmallVector<mlir::Operation *> softmaxes;
