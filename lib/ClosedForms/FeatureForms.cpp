@@ -23,14 +23,22 @@ static void addLoss(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
 /// Megatron (arXiv 1909.08053, section 3): two all-reduces of b s h in forward
 /// and two in backward of a layer, one of each for every addition to the
 /// residual stream; the rows that are looked up, and the input gradient of the
-/// head.
+/// head. Full recomputation repeats the sums of forward.
 static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
   const ModelSizes &sizes = builder.sizes;
   const StepOptions &options = builder.options;
-  double tokens = builder.tokenRanks();
+  double tokens = builder.tokenRanks(), sums = 2 + options.fullShare;
   for (double branch : sizes.branches)
-    builder.send(CollectiveKind::AllReduce, axes, 2 * branch / tokens,
-                 options.sumBytes, "two sums of b s h of each branch");
+    builder.send(CollectiveKind::AllReduce, axes, sums * branch / tokens,
+                 options.sumBytes, "sums of b s h of each branch");
+  // Experts are a branch, too; weights of tokens multiply partial sums.
+  for (const Mixture &mixture : sizes.mixtures) {
+    builder.send(CollectiveKind::AllReduce, axes,
+                 sums * mixture.branch / tokens, options.sumBytes,
+                 "sums of b s h of each branch");
+    builder.send(CollectiveKind::AllReduce, axes, mixture.weights / tokens, 4,
+                 "gradients of the weights of tokens");
+  }
   builder.send(CollectiveKind::AllReduce, axes, sizes.headInput / tokens,
                options.sumBytes, "the input gradient of the head");
   // All but one rank have zero: no sum is rounded.
@@ -42,19 +50,29 @@ static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
 /// the input of a branch is gathered and its output scattered; in backward the
 /// gradient of the output is gathered and that of the input scattered; and
 /// since only the shard of an input is saved, it is gathered again: 3 gathers
-/// and 2 scatters. The rows looked up are scattered, and their gradient
+/// and 2 scatters. Full recomputation repeats a scatter, and its gather is the
+/// third. The rows looked up are scattered, and their gradient
 /// gathered; the head's input is gathered, and its gradient scattered.
 /// Gradients of norms, and of biases after a scatter, are summed over ranks.
 static void addSequenceBetween(FormBuilder &builder,
                                llvm::ArrayRef<Axis> axes) {
   const ModelSizes &sizes = builder.sizes;
   const StepOptions &options = builder.options;
-  double tokens = builder.tokenRanks();
+  double tokens = builder.tokenRanks(), sums = 2 + options.fullShare;
   for (double branch : sizes.branches) {
     builder.send(CollectiveKind::AllGather, axes, 3 * branch / tokens,
                  options.activationBytes, "three gathers of each branch");
-    builder.send(CollectiveKind::ReduceScatter, axes, 2 * branch / tokens,
-                 options.sumBytes, "two sums of each branch");
+    builder.send(CollectiveKind::ReduceScatter, axes, sums * branch / tokens,
+                 options.sumBytes, "sums of each branch");
+  }
+  // Of a mixture backward reads the places of experts, not its input.
+  for (const Mixture &mixture : sizes.mixtures) {
+    builder.send(CollectiveKind::AllGather, axes,
+                 sums * mixture.branch / tokens, options.activationBytes,
+                 "gathers of each mixture");
+    builder.send(CollectiveKind::ReduceScatter, axes,
+                 sums * mixture.branch / tokens, options.sumBytes,
+                 "sums of each branch");
   }
   builder.send(CollectiveKind::AllGather, axes,
                (sizes.lookedUp + sizes.headInput) / tokens,
@@ -77,7 +95,9 @@ static void addSequenceBetween(FormBuilder &builder,
 void closedforms::addFeatures(FormBuilder &builder) {
   for (const Axis &axis : builder.axesOf(Split::Features)) {
     addLoss(builder, axis);
-    if (axis.recipe == "megatron-sp")
+    if (axis.isSumma())
+      addBlocks(builder, axis);
+    else if (axis.recipe == "megatron-sp")
       addSequenceBetween(builder, axis);
     else
       addMegatron(builder, axis);

@@ -45,6 +45,13 @@ bool FormBuilder::hasSequenceBetween() const {
   });
 }
 
+bool FormBuilder::shardsStream() const {
+  return hasSequenceBetween() ||
+         llvm::any_of(options.axes, [](const Axis &axis) {
+           return axis.isSumma() && axis.size > 1;
+         });
+}
+
 bool closedforms::addRecipe(Axis &axis, const std::string &recipe) {
   llvm::StringRef name = recipe;
   if (name.consume_front("zero")) {
@@ -53,8 +60,13 @@ bool closedforms::addRecipe(Axis &axis, const std::string &recipe) {
   }
   if (recipe == "dp")
     return true;
-  if (!llvm::is_contained(
-          {"megatron", "megatron-sp", "context", "ring", "ulysses"}, name))
+  if (recipe == "expert") {
+    axis.experts = true;
+    return true;
+  }
+  if (!llvm::is_contained({"megatron", "megatron-sp", "context", "ring",
+                           "two-ring", "ulysses", "summa2d", "summa25d"},
+                          name))
     return false;
   axis.recipe = recipe;
   return true;
@@ -69,6 +81,7 @@ Form closedforms::findForm(const ModelSizes &sizes,
   FormBuilder builder(sizes, options, form);
   addGradients(builder);
   addFeatures(builder);
+  addExperts(builder);
   addSequence(builder);
   addStages(builder);
   addOperations(builder);

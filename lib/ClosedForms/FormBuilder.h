@@ -31,20 +31,39 @@ public:
   double tokenRanks() const {
     return options.ranks(Split::Samples) * options.ranks(Split::Sequence);
   }
-  /// The number of shards of a parameter over features.
+  /// Whether ranks of `axis` hold other parts of a parameter, ZeRO apart.
+  static bool shards(const Axis &axis, const Parameter &parameter) {
+    if (axis.experts && parameter.experts)
+      return true;
+    if (axis.rows)
+      return parameter.multiplied || parameter.lookedUp;
+    return axis.split == Split::Features &&
+           (parameter.hasFeatures || axis.isSumma());
+  }
+  /// The number of shards of a parameter, ZeRO apart.
   double shardsOf(const Parameter &parameter) const {
-    return parameter.hasFeatures ? options.ranks(Split::Features) : 1;
+    double shards = 1;
+    for (const Axis &axis : options.axes)
+      if (FormBuilder::shards(axis, parameter))
+        shards *= static_cast<double>(axis.size);
+    return shards;
   }
   /// Bytes on the wire of an element of a parameter, or of its gradient.
   double widthOf(const Parameter &parameter) const {
-    return parameter.isVector() || parameter.positions ? 4 : options.copyBytes;
+    return isNarrow(parameter) ? options.copyBytes : 4;
   }
   double gradientWidthOf(const Parameter &parameter) const {
-    return parameter.multiplied && !parameter.lookedUp ? options.gradientBytes
-                                                       : 4;
+    return isNarrow(parameter) && !parameter.lookedUp ? options.gradientBytes
+                                                      : 4;
+  }
+  /// Whether contractions read a copy of it in mixed precision.
+  static bool isNarrow(const Parameter &parameter) {
+    return (parameter.multiplied || parameter.lookedUp) && !parameter.staysWide;
   }
   /// Whether the features axis also shards the sequence between blocks.
   bool hasSequenceBetween() const;
+  /// Whether it shards the stream, by the sequence or by features.
+  bool shardsStream() const;
 
   const ModelSizes &sizes;
   const StepOptions &options;
@@ -54,6 +73,8 @@ public:
 // The terms, by file. Each adds what its recipes send.
 void addGradients(FormBuilder &builder);
 void addFeatures(FormBuilder &builder);
+void addBlocks(FormBuilder &builder, llvm::ArrayRef<Axis> columns);
+void addExperts(FormBuilder &builder);
 void addSequence(FormBuilder &builder);
 void addStages(FormBuilder &builder);
 void addOperations(FormBuilder &builder);

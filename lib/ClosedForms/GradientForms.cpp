@@ -24,28 +24,40 @@ using namespace cleave::closedforms;
 /// gradients are computed with its logits.
 void closedforms::addGradients(FormBuilder &builder) {
   const StepOptions &options = builder.options;
-  std::vector<Axis> zero, rest, all, ranks;
-  int stage = 0;
-  for (const Axis &axis : options.axes) {
-    bool tokens = axis.split == Split::Samples || axis.split == Split::Sequence;
-    if (axis.zero) {
-      zero.push_back(axis);
-      stage = std::max(stage, axis.zero);
-    } else if (tokens) {
-      rest.push_back(axis);
-    }
-    if (tokens)
-      all.push_back(axis);
-    if (tokens || axis.recipe == "megatron-sp")
-      ranks.push_back(axis);
-  }
-  double shards = 1;
-  for (const Axis &axis : zero)
-    shards *= static_cast<double>(axis.size);
-  double times = stage >= 2 ? options.microBatches : 1;
   double gathers = options.gathersOnce ? 1 : options.microBatches;
+  bool sharded = llvm::any_of(options.axes,
+                              [](const Axis &axis) { return axis.zero != 0; });
   for (const Parameter &parameter : builder.sizes.parameters) {
-    double own = parameter.elements / builder.shardsOf(parameter);
+    // Ranks that hold other parts of it reduce nothing.
+    std::vector<Axis> zero, rest, all, ranks;
+    int stage = 0;
+    double shards = 1, rows = 1;
+    for (const Axis &axis : options.axes) {
+      if (FormBuilder::shards(axis, parameter))
+        continue;
+      // Ranks that share a sequence have the gradients of other positions;
+      // ZeRO shards the whole table.
+      if (parameter.positions && !sharded &&
+          (axis.split == Split::Sequence || axis.recipe == "megatron-sp")) {
+        rows *= static_cast<double>(axis.size);
+        continue;
+      }
+      bool tokens =
+          axis.split == Split::Samples || axis.split == Split::Sequence;
+      if (axis.zero) {
+        zero.push_back(axis);
+        stage = std::max(stage, axis.zero);
+        shards *= static_cast<double>(axis.size);
+      } else if (tokens) {
+        rest.push_back(axis);
+      }
+      if (tokens)
+        all.push_back(axis);
+      if (tokens || axis.recipe == "megatron-sp")
+        ranks.push_back(axis);
+    }
+    double times = stage >= 2 ? options.microBatches : 1;
+    double own = parameter.elements / builder.shardsOf(parameter) / rows;
     // Each holder of a tied table reduces its own sum.
     if (parameter.lookedUp && parameter.head && !options.endsMeet)
       own *= 2;

@@ -27,7 +27,9 @@ static double scored(const Attention &a, double matmuls, double row) {
 /// parameter and token (Kaplan et al., arXiv 2001.08361, section 2.1), and what
 /// attention adds to it. Full recomputation repeats the forward of blocks, and
 /// selective one the core of an attention that is not one op (arXiv 2205.05198,
-/// sections 5 and 6). Ranks divide all of it.
+/// sections 5 and 6). Ranks divide all of it, but for what those that share
+/// features compute alike: routers, and what projects to a latent width that a
+/// norm reads (Megatron-Core keeps both whole).
 void closedforms::addOperations(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   auto repeated = [&](bool inBlock, bool inRegion) {
@@ -35,14 +37,18 @@ void closedforms::addOperations(FormBuilder &builder) {
            : inBlock                          ? options.fullShare
                                               : 0.0;
   };
-  double sum = kLogit * builder.sizes.logits;
+  double sum = kLogit * builder.sizes.logits, alike = 0;
   for (const Contraction &c : builder.sizes.contractions)
-    sum += c.operations * (1 + c.gradients + repeated(c.inBlock, c.inRegion));
+    (c.isWhole && !builder.shardsStream() ? alike : sum) +=
+        c.operations * (1 + c.gradients + repeated(c.inBlock, c.inRegion));
+  // Two rings hold rows of scores, also masked ones.
+  bool rows = llvm::any_of(
+      options.axes, [](const Axis &axis) { return axis.recipe == "two-ring"; });
   for (const Attention &a : builder.sizes.attentions) {
     double again = repeated(true, a.inRegion);
     if (a.learnedBias)
       sum += scored(a, kBiasMatmuls, kBiasRow);
-    if (options.fusedAttention) {
+    if (options.fusedAttention && !rows) {
       sum += scored(a, kForwardMatmuls, kForwardRow) * (1 + again) +
              scored(a, kBackwardMatmuls, kBackwardRow);
       continue;
@@ -50,8 +56,9 @@ void closedforms::addOperations(FormBuilder &builder) {
     double core = 4 * a.batch * a.heads * a.queries * a.keys * a.headSize;
     sum += core * (3 + std::max(again, options.selectiveShare));
   }
-  double ranks = builder.tokenRanks() * options.ranks(Split::Features);
-  builder.form.operations = sum / ranks;
+  double features = options.ranks(Split::Features);
+  builder.form.operations = (sum / features + alike) / builder.tokenRanks();
+  builder.form.wholeOperations = sum + alike;
 }
 
 /// ZeRO (arXiv 1910.02054, section 5): state is sharded from stage 1 on, and
@@ -59,20 +66,21 @@ void closedforms::addOperations(FormBuilder &builder) {
 /// what is read is the parameter itself.
 void closedforms::addAtRest(FormBuilder &builder) {
   const StepOptions &options = builder.options;
-  double shards = 1;
-  int stage = 0;
-  for (const Axis &axis : options.axes)
-    if (axis.zero) {
-      shards *= static_cast<double>(axis.size);
-      stage = std::max(stage, axis.zero);
-    }
   Form &form = builder.form;
   form.stateBytes = options.moments < 0 ? -1 : 0;
   for (const Parameter &parameter : builder.sizes.parameters) {
+    double shards = 1;
+    int stage = 0;
+    for (const Axis &axis : options.axes)
+      if (axis.zero && !FormBuilder::shards(axis, parameter)) {
+        shards *= static_cast<double>(axis.size);
+        stage = std::max(stage, axis.zero);
+      }
     double own = parameter.elements / builder.shardsOf(parameter);
     if (parameter.lookedUp && parameter.head && !options.endsMeet)
       own *= 2;
-    bool copied = options.hasCopies && parameter.multiplied;
+    bool copied =
+        options.hasCopies && parameter.multiplied && !parameter.staysWide;
     bool sharded = stage == 3 || (stage > 0 && copied);
     form.parameterBytes += 4 * own / (sharded ? shards : 1);
     if (options.moments >= 0)

@@ -12,7 +12,7 @@ using namespace cleave::closedforms;
 
 /// Positions are sharded with the sequence: a rank updates its rows of the
 /// table, and the table and the state of these rows are gathered.
-static void addPositions(FormBuilder &builder, const Axis &axis) {
+static void addPositions(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
   const StepOptions &options = builder.options;
   double shards = 1;
   for (const Axis &other : options.axes)
@@ -20,9 +20,9 @@ static void addPositions(FormBuilder &builder, const Axis &axis) {
       shards *= static_cast<double>(other.size);
   for (const Parameter &parameter : builder.sizes.parameters)
     if (parameter.positions)
-      builder.send(CollectiveKind::AllGather, axis,
-                   parameter.elements * (1 + std::max(options.moments, 0.0)) /
-                       shards,
+      builder.send(CollectiveKind::AllGather, axes,
+                   parameter.elements / builder.shardsOf(parameter) *
+                       (1 + std::max(options.moments, 0.0)) / shards,
                    4, "the table of positions, and its state");
 }
 
@@ -42,21 +42,34 @@ static double chunk(const Attention &a, double ranks) {
   return a.batch * a.keyHeads * a.headSize * a.keys / ranks;
 }
 
+/// Full recomputation sends what forward sends again, but for keys that are
+/// gathered, which serve backward. Over two axes (Fang and Zhao, arXiv
+/// 2405.07719, section 3) all-to-alls are among the ranks of one, and the keys
+/// of their heads go around the other.
 void closedforms::addSequence(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double samples = options.ranks(Split::Samples),
-         features = options.ranks(Split::Features);
-  for (const Axis &axis : builder.axesOf(Split::Sequence)) {
+         features = options.ranks(Split::Features),
+         whole = options.ranks(Split::Sequence);
+  std::vector<Axis> axes = builder.axesOf(Split::Sequence);
+  addPositions(builder, axes);
+  double exchanging = 1;
+  for (const Axis &axis : axes)
+    if (axis.tradesHeads())
+      exchanging *= static_cast<double>(axis.size);
+  for (const Axis &axis : axes) {
     auto ranks = static_cast<double>(axis.size);
-    addPositions(builder, axis);
     for (const Attention &a : builder.sizes.attentions) {
       double share = samples * features;
-      if (axis.recipe == "ulysses") {
+      if (axis.tradesHeads()) {
         builder.send(CollectiveKind::AllToAll, axis,
-                     exchanged(a) / (share * ranks), options.activationBytes,
+                     exchanged(a) * (1 + options.fullShare / 2) /
+                         (share * whole),
+                     options.activationBytes,
                      "queries, keys, values and outputs, and gradients");
         continue;
       }
+      share *= exchanging;
       double keys = ranks * chunk(a, ranks) / share;
       if (axis.recipe == "context") {
         builder.send(CollectiveKind::AllGather, axis, 4 * keys,
@@ -67,8 +80,9 @@ void closedforms::addSequence(FormBuilder &builder) {
         continue;
       }
       double steps = (ranks - 1) * chunk(a, ranks) / share;
-      builder.send(CollectiveKind::Permute, axis, 4 * steps,
-                   options.activationBytes, "keys and values around a ring");
+      builder.send(CollectiveKind::Permute, axis,
+                   (4 + 2 * options.fullShare) * steps, options.activationBytes,
+                   "keys and values around a ring");
       builder.send(CollectiveKind::Permute, axis, 2 * steps, options.sumBytes,
                    "gradients of keys and values around a ring");
     }

@@ -25,10 +25,10 @@ void closedforms::addStages(FormBuilder &builder) {
   double tokens = builder.tokenRanks(),
          features = options.ranks(Split::Features);
   double boundary = 2 * options.boundaries * builder.sizes.stream() / tokens;
-  bool sliced = options.slicesSends || builder.hasSequenceBetween();
+  bool sliced = options.slicesSends || builder.shardsStream();
   builder.send(CollectiveKind::Send, pair, boundary / (sliced ? features : 1),
                options.streamBytes, "the residual stream at boundaries");
-  if (options.slicesSends && !builder.hasSequenceBetween())
+  if (options.slicesSends && !builder.shardsStream())
     for (const Axis &axis : builder.axesOf(Split::Features)) {
       builder.send(CollectiveKind::AllGather, axis, boundary,
                    options.streamBytes, "slices of what stages send");

@@ -118,9 +118,9 @@ void Comparison::addPlan(ModuleOp module) {
   }
 }
 
-/// Bytes of losses, norms and flags, which no form counts.
+/// Bytes of losses, norms, flags and scales, which no form counts.
 double Comparison::numbers() const {
-  return closedforms::kNumbers * options.microBatches *
+  return (closedforms::kNumbers + options.scaleBytes) * options.microBatches *
          static_cast<double>(std::max<int64_t>(positions, 1));
 }
 
@@ -170,6 +170,12 @@ CostFacts Comparison::find(double operations, const runtime::MemoryPlan &memory,
   for (const SentKey &key : keys)
     addRow(key, cost);
   cost.operations = {form.operations, operations};
+  double ranks = 1;
+  for (const closedforms::Axis &axis : options.axes)
+    if (axis.split != closedforms::Split::Stages)
+      ranks *= static_cast<double>(axis.size);
+  cost.repeated = {ranks * form.operations / form.wholeOperations,
+                   ranks * operations / form.wholeOperations};
   cost.parameterBytes.form = form.parameterBytes;
   cost.stateBytes.form = form.stateBytes;
   for (const runtime::MemoryPlan::Position &position : memory.positions)

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "SizeFinder.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
-#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
 #include "cleave/Planning/CostForms.h"
 
@@ -15,47 +15,12 @@ using namespace cleave;
 using namespace cleave::graph;
 using closedforms::ModelSizes;
 
-static double elementsOf(Value value) {
+double SizeFinder::elementsOf(Value value) {
   return static_cast<double>(
       cast<RankedTensorType>(value.getType()).getNumElements());
 }
 
-namespace {
-/// Reads one entry.
-class SizeFinder {
-public:
-  explicit SizeFinder(func::FuncOp entry) : entry(entry) {}
-
-  ModelSizes find();
-
-private:
-  void classify(Operation &op);
-  void addContraction(Operation &op);
-  void addAttention(AttentionOp op);
-  void addLookup(GatherOp op);
-  void addBranch(AddOp op);
-  void addLoss(CrossEntropyOp op);
-  /// The parameter that `value` is, in another shape or type; null if none.
-  closedforms::Parameter *parameterOf(Value value);
-  /// The contraction whose output `value` is, with a bias, scaled, or in
-  /// another shape; null if there is none.
-  Operation *contractionOf(Value value) const;
-  bool isOfParameters(Value value) const {
-    return ofParameters.contains(value);
-  }
-  bool hasGradient(Value value) const { return trained.contains(value); }
-
-  func::FuncOp entry;
-  ModelSizes sizes;
-  llvm::DenseMap<Value, size_t> parameters;
-  /// Values that depend on trained parameters by floats, on parameters and
-  /// constants alone, and on no input.
-  llvm::DenseSet<Value> trained, ofParameters, constants;
-  llvm::DenseMap<Operation *, size_t> contractions;
-};
-} // namespace
-
-static Value lookThrough(Value value) {
+Value SizeFinder::lookThrough(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     if (!isa<ReshapeOp, TransposeOp, CastOp, BroadcastOp, SliceOp>(op))
       break;
@@ -64,7 +29,7 @@ static Value lookThrough(Value value) {
   return value;
 }
 
-static bool isContraction(Operation *op) {
+bool SizeFinder::isContraction(Operation *op) {
   return isa<ContractOp, LinearOp>(op);
 }
 
@@ -105,13 +70,23 @@ void SizeFinder::addContraction(Operation &op) {
       static_cast<double>(cast<CostOpInterface>(op).getCost().flops);
   own.inBlock = true;
   own.inRegion = checkpointRegion(op.getLoc()).has_value();
+  own.output = elementsOf(op.getResult(0));
+  auto precision = op.getAttrOfType<StringAttr>("graph.precision");
   for (Value factor : {op.getOperand(0), op.getOperand(1)}) {
     own.gradients += hasGradient(factor);
     if (closedforms::Parameter *parameter = parameterOf(factor)) {
       parameter->multiplied = parameter->hasFeatures = true;
       parameter->readByBackward = true;
+      parameter->staysWide = precision && precision.getValue() == "f32";
+      own.hasWeight = true;
+      own.weight = parameter->elements;
+    } else {
+      own.input = elementsOf(factor);
+      own.sharesInput = !read.insert(lookThrough(factor)).second;
     }
   }
+  if (auto contract = dyn_cast<ContractOp>(op))
+    addExperts(contract, own);
   // The bias of a contraction whose output is sharded is sharded with it, until
   // an addition to the stream says that it is summed.
   if (auto linear = dyn_cast<LinearOp>(op); linear && linear.getBias())
@@ -173,9 +148,13 @@ void SizeFinder::addBranch(AddOp op) {
                             std::pair(op.getRhs(), op.getLhs())})
     if (closedforms::Parameter *parameter = parameterOf(own);
         parameter && hasGradient(other) && !isOfParameters(other)) {
-      // A table with a row for each position, or a bias.
-      if (cast<RankedTensorType>(own.getType()).getRank() > 1 &&
-          !parameter->multiplied)
+      // A bias of experts, a table with a row for each position, or a bias.
+      if (ofExperts.contains(other)) {
+        parameter->experts = static_cast<double>(
+            cast<RankedTensorType>(lookThrough(own).getType()).getDimSize(0));
+        parameter->hasFeatures = true;
+      } else if (cast<RankedTensorType>(own.getType()).getRank() > 1 &&
+                 !parameter->multiplied)
         parameter->positions = true;
       else if (contractionOf(other))
         parameter->hasFeatures = true;
@@ -185,6 +164,17 @@ void SizeFinder::addBranch(AddOp op) {
       type.getRank() < 3 || !hasGradient(op.getLhs()) ||
       !hasGradient(op.getRhs()))
     return;
+  for (auto [branch, stream] : {std::pair(op.getRhs(), op.getLhs()),
+                                std::pair(op.getLhs(), op.getRhs())}) {
+    if (!ofMixtures.contains(branch) || sizes.mixtures.empty())
+      continue;
+    // What each token gets of all experts is one sum.
+    if (!ofMixtures.contains(stream) && !contractionOf(stream)) {
+      sizes.mixtures.back().branch = elementsOf(op.getOutput());
+      ofMixtures.erase(op.getOutput());
+    }
+    return;
+  }
   for (Value branch : {op.getRhs(), op.getLhs()}) {
     Operation *last = contractionOf(branch);
     if (!last)
@@ -269,6 +259,7 @@ ModelSizes SizeFinder::find() {
   }
   for (Operation &op : entry.getBody().front().without_terminator()) {
     classify(op);
+    followExperts(op);
     if (isContraction(&op))
       addContraction(op);
     else if (auto attention = dyn_cast<AttentionOp>(op))
@@ -279,7 +270,11 @@ ModelSizes SizeFinder::find() {
       addBranch(add);
     else if (auto loss = dyn_cast<CrossEntropyOp>(op))
       addLoss(loss);
-    else if (isa<LayerNormOp, RmsNormOp>(op) && op.getNumOperands() > 1)
+    else if (auto choose = dyn_cast<TopKOp>(op))
+      addRouter(choose);
+    else if (isa<LayerNormOp, RmsNormOp>(op))
+      addNorm(op);
+    if (isa<LayerNormOp, RmsNormOp>(op) && op.getNumOperands() > 1)
       if (closedforms::Parameter *scale = parameterOf(op.getOperand(1)))
         scale->readByBackward = true;
   }

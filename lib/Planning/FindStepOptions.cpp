@@ -22,8 +22,7 @@ static std::string findUnknown(const CompileOptions &options) {
   const PhaseOptions &phases = options.phases;
   PipelineShape shape = pipelineShape(phases);
   auto known = {"adamw", "sgd", "lion"};
-  return phases.precision == "fp8"      ? "precision fp8"
-         : !phases.compress.empty()     ? "compressed gradients"
+  return !phases.compress.empty()       ? "compressed gradients"
          : phases.stageDensity          ? "compressed stages"
          : !phases.updateDelay.empty()  ? "delayed updates"
          : phases.grains                ? "a sum in grains"
@@ -65,8 +64,8 @@ static std::string readAxes(const PhaseOptions &phases, StepOptions &step) {
     return "this mesh and plan";
   }
   if (!plan->placements.empty())
-    return "placements";
-  int sequences = 0;
+    return "the placement " + plan->placements.front().str();
+  int sequences = 0, trading = 0;
   for (const spmd::MeshAxis &known : *axes) {
     Axis axis;
     axis.name = known.name;
@@ -78,13 +77,21 @@ static std::string readAxes(const PhaseOptions &phases, StepOptions &step) {
     for (const spmd::RecipeCall &call : plan->recipes) {
       if (!llvm::is_contained(call.axes, known.name))
         continue;
-      if (call.folded || !closedforms::addRecipe(axis, call.name))
+      if (!closedforms::addRecipe(axis, call.name))
         return "the recipe " + call.name;
+      // The axes of SUMMA are those of squares, rows and columns.
+      axis.rows |= axis.isSumma() && axis.split == Split::Samples &&
+                   call.axes[call.axes.size() - 2] == known.name;
     }
-    sequences += axis.split == Split::Sequence && axis.size > 1;
+    bool sequence = axis.split == Split::Sequence && axis.size > 1;
+    sequences += sequence;
+    trading += sequence && axis.tradesHeads();
     step.axes.push_back(axis);
   }
-  return sequences > 1 ? "a sequence over two axes" : "";
+  return sequences - trading > 1 || trading > 1
+             ? "a sequence over several axes, other than heads over one and "
+               "positions over another"
+             : "";
 }
 
 /// Reads the stages of a pipeline.
@@ -142,12 +149,19 @@ StepOptions cleave::findStepOptions(const CompileOptions &options,
   readRecompute(policy, static_cast<double>(sizes.attentions.size()), step);
   step.microBatches = static_cast<double>(phases.microBatches);
   step.hasCopies = phases.precision != "f32";
+  // Matmuls of 8 bits read 16-bit values, and these are on the wire
+  // (Micikevicius et al., arXiv 2209.05433, section 3.1).
   if (step.hasCopies) {
     step.copyBytes = step.activationBytes = 2;
     step.gradientBytes = phases.gradientType == "f32" ? 4 : 2;
     step.streamBytes = phases.residual == "f32" ? 4 : 2;
     step.sumBytes = phases.roundsSums() && !phases.widensSums() ? 2 : 4;
   }
+  // Of both factors and of the gradient of a matmul the largest magnitude, in
+  // f32, from all ranks.
+  if (phases.precision == "fp8")
+    step.scaleBytes =
+        3.0 * 2 * 4 * static_cast<double>(sizes.contractions.size());
   const graph::OptimizerOptions &optimizer = phases.optimizer;
   step.moments = optimizer.rule == "adamw"   ? 2
                  : optimizer.rule == "lion"  ? 1
@@ -157,7 +171,13 @@ StepOptions cleave::findStepOptions(const CompileOptions &options,
   step.slicesSends = phases.pipeSlices != "off";
   step.gathersOnce =
       phases.pipeGather == "once" || pipelineShape(phases).gathersOnce;
-  if (sizes.branches.empty())
+  for (const Axis &axis : step.axes) {
+    if (axis.experts && axis.size > 1 && sizes.mixtures.empty())
+      step.unknown = "the recipe expert in a model without mixtures";
+    if (axis.isSumma() && axis.size > 1 && !sizes.mixtures.empty())
+      step.unknown = "the recipe " + axis.recipe + " in a mixture of experts";
+  }
+  if (sizes.stream() == 0)
     for (const Axis &axis : step.axes)
       if (axis.size > 1 &&
           (axis.split == Split::Features || axis.split == Split::Stages))

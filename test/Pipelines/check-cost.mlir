@@ -7,7 +7,7 @@
 // CHECK-NEXT: optimizer state: form 12.1 KiB, plan 12.1 KiB, ratio 1.000
 // CHECK-NEXT: all_gather over "dp": form 6.0 KiB, plan 6.0 KiB, ratio 1.000 (updated parameters)
 // CHECK-NEXT: all_reduce over "dp": form 0 B, plan {{[0-9]+}} B
-// CHECK-NEXT: all_reduce over "tp": form {{.*}}, plan {{.*}}, ratio 1.000 (three numbers of each row of the loss; two sums of b s h of each branch; the input gradient of the head; rows looked up)
+// CHECK-NEXT: all_reduce over "tp": form {{.*}}, plan {{.*}}, ratio 1.000 (three numbers of each row of the loss; sums of b s h of each branch; the input gradient of the head; rows looked up)
 // CHECK-NEXT: reduce_scatter over "dp": form 6.0 KiB, plan 6.0 KiB, ratio 1.000 (gradients, to shards)
 // CHECK-NOT: excess
 
@@ -47,6 +47,8 @@
 // What no form speaks of is said.
 // RUN: not cleave-compile %s --mesh=dp=2 --compress=powersgd,rank=2 --check-cost --plan-only 2>&1 | FileCheck %s --check-prefix=NONE
 // NONE: error: no closed form for compressed gradients, so its cost cannot be checked
+// RUN: not cleave-compile %s --mesh=dp=2 --plan='up=[dp,-]' --check-cost --plan-only 2>&1 | FileCheck %s --check-prefix=PLACED
+// PLACED: error: no closed form for the placement up=[dp,-], so its cost cannot be checked
 // RUN: cleave-compile %s --mesh=dp=2 --compress=powersgd,rank=2 --explain=cost --plan-only | FileCheck %s --check-prefix=SAID
 // SAID: cost: no closed form for compressed gradients
 // RUN: not cleave-compile %s --check-cost --emit=local 2>&1 | FileCheck %s --check-prefix=EMIT

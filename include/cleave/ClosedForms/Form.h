@@ -35,8 +35,8 @@ struct Form {
   /// Why there is none; empty if there is one.
   std::string missing;
   std::map<SentKey, Sent> sent;
-  /// Operations of contractions and attention.
-  double operations = 0;
+  /// Operations of contractions and attention of a rank, and of one device.
+  double operations = 0, wholeOperations = 0;
   /// Bytes between steps: parameters, and state of the optimizer (negative: no
   /// form).
   double parameterBytes = 0, stateBytes = 0;

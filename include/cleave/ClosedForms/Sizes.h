@@ -35,10 +35,16 @@ struct Parameter {
   /// Recipes of features shard it: matrices, tables of a vocabulary, and
   /// biases of matmuls whose outputs are sharded.
   bool hasFeatures = false;
+  /// The number of experts of which it has a part each; 0: it is of none.
+  double experts = 0;
+  /// The model reads it in f32, also in mixed precision.
+  bool staysWide = false;
   /// Its gradient is complete only after a sum over tokens, also where each
   /// rank has other tokens of the same features (norms, biases added to the
-  /// stream).
-  bool isVector() const { return !multiplied && !lookedUp && !positions; }
+  /// stream, routers and what projects to a latent width).
+  bool isVector() const {
+    return !lookedUp && !positions && (!multiplied || !hasFeatures);
+  }
 };
 
 /// One attention, in forward: `[batch, heads, queries, headSize]` by
@@ -61,6 +67,20 @@ struct Contraction {
   int gradients = 0;
   /// It is part of a block, not of the head; of a checkpoint region.
   bool inBlock = false, inRegion = false;
+  /// It multiplies by a parameter, and recipes of features shard none of it: a
+  /// router, or what a norm reads whole.
+  bool hasWeight = false, isWhole = false;
+  /// Elements that it reads, and that one before it read too; of the weight;
+  /// that it computes.
+  double input = 0, weight = 0, output = 0;
+  bool sharesInput = false;
+};
+
+/// One mixture of experts: elements of the places of all experts, `[samples,
+/// experts, capacity, h]`, weights of tokens, `[b, s, choices]`, and elements
+/// of the stream that its output is added to.
+struct Mixture {
+  double places = 0, weights = 0, branch = 0;
 };
 
 /// A model: one step over its whole batch.
@@ -71,13 +91,21 @@ struct ModelSizes {
   /// For each addition to the residual stream, of the output of an attention
   /// or of a feed-forward part: elements of the stream, b s h.
   std::vector<double> branches;
+  std::vector<Mixture> mixtures;
+  /// Numbers of rows that norms sum: of each row one in forward and one in
+  /// backward, and where the mean is taken off two.
+  double normSums = 0;
   /// Elements that are looked up in tables of a vocabulary.
   double lookedUp = 0;
   /// Rows of losses over a vocabulary, b s, their logits, b s V, and elements
   /// of the inputs of their heads, b s h.
   double lossRows = 0, logits = 0, headInput = 0;
   /// Elements of the stream at its first addition: what stages send.
-  double stream() const { return branches.empty() ? 0 : branches.front(); }
+  double stream() const {
+    return !branches.empty()   ? branches.front()
+           : !mixtures.empty() ? mixtures.front().branch
+                               : 0;
+  }
   /// Elements of all parameters.
   double total() const {
     double sum = 0;
@@ -100,6 +128,14 @@ struct Axis {
   std::string recipe;
   /// The stage of ZeRO over it; 0: none.
   int zero = 0;
+  /// Experts are sharded over it, beside what else is.
+  bool experts = false;
+  /// SUMMA: rows of blocks of weights are sharded over it, beside samples.
+  bool rows = false;
+
+  bool isSumma() const { return recipe == "summa2d" || recipe == "summa25d"; }
+  /// Attention has whole sequences of some heads on each rank.
+  bool tradesHeads() const { return recipe == "ulysses"; }
 };
 
 /// The options of a step that its cost depends on.
@@ -131,6 +167,8 @@ struct StepOptions {
   /// the first and the last stage are at one position.
   double boundaries = 0;
   bool endsMeet = true;
+  /// Bytes in a micro-batch of numbers that scale values of 8 bits.
+  double scaleBytes = 0;
   /// What options say that no form knows; empty if there is nothing.
   std::string unknown;
 

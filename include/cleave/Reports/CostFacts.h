@@ -47,6 +47,8 @@ struct CostFacts {
   std::string missing;
   std::vector<Row> sent;
   Pair operations, parameterBytes;
+  /// The operations of all ranks, over those of one device.
+  Pair repeated;
   /// Negative in the form: there is none.
   Pair stateBytes;
   std::vector<Excess> excesses;

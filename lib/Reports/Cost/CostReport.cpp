@@ -46,6 +46,7 @@ json::Object cleave::describeCost(const CostFacts &cost) {
                       {"replicated", std::move(replicated)},
                       {"sent", std::move(sent)},
                       {"operations", describe(cost.operations)},
+                      {"repeated", describe(cost.repeated)},
                       {"parameter_bytes", describe(cost.parameterBytes)},
                       {"state_bytes", describe(cost.stateBytes)},
                       {"excesses", std::move(excesses)}};

@@ -15,7 +15,23 @@ MODELS = {
     "llama-1b": "llama --hidden 2048 --heads 32 --kv-heads 8 --layers 16 --seq 2048 "
                 "--vocab 128256 --ffn 8192",
     "llama-7b": "llama --hidden 4096 --heads 32 --layers 32 --seq 2048 --vocab 32000 --ffn 11008",
+    "llama-70b": "--preset llama-70b --seq 2048",
+    "gpt-175b": "--preset gpt-175b",
+    "gpt-1t": "--preset gpt-1t",
+    "bert-340m": "bert --hidden 1024 --heads 16 --layers 24 --seq 512 --vocab 30592",
+    "t5-770m": "t5 --hidden 1024 --heads 16 --layers 24 --seq 512 --vocab 32128",
+    "vit-632m": "vit --hidden 1280 --heads 16 --layers 32 --image 224 --patch 14",
+    "gemma-7b": "--preset gemma-7b --seq 2048",
+    "mamba2-2.7b": "--preset mamba2-2.7b --seq 2048",
+    "switch-7b": "switch --hidden 1024 --heads 16 --layers 24 --every 2 --ffn 4096 --experts 64 "
+                 "--seq 1024 --vocab 32128",
+    "mixtral-8x7b": "--preset mixtral-8x7b --capacity 1.25 --seq 2048",
+    "qwen3-30b": "--preset qwen3-30b-a3b --capacity 1.25 --seq 2048",
+    "mixtral-8x7b-dropless": "--preset mixtral-8x7b --seq 2048",
 }
+
+#: Those whose blocks have mixtures.
+MIXTURES = ("switch-7b", "mixtral-8x7b", "qwen3-30b", "mixtral-8x7b-dropless")
 
 #: Mesh and plan of each layout.
 LAYOUTS = [
@@ -33,6 +49,37 @@ LAYOUTS = [
     ("cp=2,tp=4", "context,megatron"), ("cp=2,tp=4", "ring,megatron"),
     ("cp=2,tp=4", "ulysses,megatron"), ("dp=2,cp=2,tp=4", "ring,megatron-sp,zero1"),
 ]
+
+
+#: Blocks of weights, rings of keys and of values, and sequences over two axes.
+BLOCKS = [
+    ("row=4,col=4", "summa2d"), ("dp=2,row=4,col=4", "summa2d,zero1"),
+    ("depth=2,row=4,col=4", "summa25d"), ("dp=2,row=2,col=2", "summa2d,zero3"),
+    ("cp=4", "two-ring"), ("dp=2,cp=2,tp=2", "two-ring,megatron"),
+    ("node=2,cp=4", "ulysses,ring(node)"), ("node=2,cp=4", "ulysses,context(node)"),
+    ("dp=2,node=2,cp=2", "ulysses,two-ring(node),zero1"),
+]
+
+#: Of mixtures.
+EXPERTS = [
+    ("ep=8", "expert"), ("ep=4", "expert,zero1(ep)"), ("dp=2,ep=4", "expert"),
+    ("dp=2,ep=4", "expert,zero1"), ("dp=2,ep=4", "expert,zero3"),
+    ("ep=4,tp=4", "expert,megatron"), ("dp=2,ep=2,tp=4", "expert,megatron,zero1"),
+    ("ep=4,tp=4", "expert,megatron-sp"), ("tp=4", "megatron,expert(tp)"),
+    ("dp=4,tp=2", "megatron,expert(tp),expert(dp)"), ("dp=2,tp=4", "megatron-sp,expert(tp)"),
+    ("ep=4,cp=2", "expert,ring"), ("ep=4,cp=2", "expert,context"),
+    ("ep=2,cp=4", "expert,ulysses"), ("cp=4", "ring,expert(cp)"), ("pp=2,ep=4", "expert"),
+    ("dp=8", "zero1"), ("dp=4,tp=4", "megatron,zero1"),
+]
+
+def fits(model, mesh):
+    """Whether a model is planned on a mesh: sequences where there is attention and an even number
+    of positions, pipelines where no output of the encoder is read by all blocks, features where
+    there are heads."""
+    axes = {axis.partition("=")[0] for axis in mesh.split(",")}
+    if model == "mamba2-2.7b":
+        return axes <= {"dp"}
+    return model not in ("vit-632m", "t5-770m", "bert-340m") or axes <= {"dp", "tp"}
 
 
 def case_name(case):
@@ -64,6 +111,11 @@ def exceeding(found):
                    if (found[key]["ratio"] or 0) > 1.02}
 
 
+def in_bf16(case):
+    """Whether matmuls read 16-bit values."""
+    return "--precision=f32" not in case
+
+
 def has(case, *words):
     return any(word in case[2].split(",") for word in words)
 
@@ -87,6 +139,27 @@ KNOWN = [
     *((row, lambda c: has(c, "megatron-sp"),
        "the table of tokens is gathered, and its gradient scattered, for each micro-batch, also "
        "where the rows of its tokens are fewer") for row in ("reduce_scatter tp", "all_gather tp")),
+    ("reduce col", lambda c: has(c, "summa2d", "summa25d"),
+     "the input gradients of matmuls that read the same values are reduced one by one"),
+    ("reduce row", lambda c: has(c, "summa2d", "summa25d"),
+     "each chunk of rows of a head reduces the gradient of its weight"),
+    ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
+     "of a backward in two parts each computes some of a block again"),
+    ("all_to_all ep", lambda c: has(c, "expert") and in_bf16(c),
+     "in 16 bits places of experts, which are sums in f32, are sent in f32"),
+    ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
+     "in 16 bits outputs of experts are summed at all places, not for each token"),
+    *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and "cp=" in c[1],
+       "in 16 bits places of experts are gathered in f32, and reduced whole")
+      for row in ("all_reduce cp", "all_gather cp", "reduce_scatter cp")),
+    ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
+     "places are counted over one-hot choices of a whole sequence"),
+    *((row, lambda c: c[0].endswith("dropless"),
+       "a mixture that drops nothing computes all experts for each token")
+      for row in ("operations", "all_to_all ep")),
+    *((row, lambda c: c[0] == "bert-340m" and has(c, "megatron", "megatron-sp"),
+       "where the stream is normed after a branch, the gradients of queries, keys and values are "
+       "summed one by one") for row in ("all_reduce tp", "reduce_scatter tp")),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
       for row in ("operations", "all_gather tp:(1)2,tp:(2)2", "permute cp,tp",
@@ -113,7 +186,39 @@ def cases(models, precisions, micro_batches):
                         yield (model, mesh, plan, f"--precision={precision}", *flags)
 
 
-CASES = list(cases(MODELS, ("f32", "bf16"), (1, 4)))
+#: Settings that one plan after the other has in turn.
+PRECISIONS = ("f32", "bf16", "fp16", "fp8")
+SCHEDULES = ("--schedule=1f1b", "--schedule=gpipe", "--schedule=interleaved --virtual-stages=2",
+             "--schedule=zb-h1", "--schedule=zb-v")
+MERGES = ("", "--merge-matmuls=on", "--merge-matmuls=off")
+RECOMPUTES = ("", "--recompute=none", "--recompute=selective", "--recompute=full")
+
+
+def turns(models, layouts, begin=0):
+    """Each model with each layout, and the settings in turn."""
+    index = begin
+    for mesh, plan in layouts:
+        for model in models:
+            index += 1
+            if not fits(model, mesh):
+                continue
+            precision = PRECISIONS[index % 4]
+            flags = [f"--precision={precision}"]
+            flags += ["--micro-batches=4"] if index % 2 or "pp=" in mesh else []
+            flags += SCHEDULES[index % 5].split() if "pp=" in mesh else []
+            merge = MERGES[index // 2 % 3] if precision != "f32" else ""
+            flags += [flag for flag in (merge, RECOMPUTES[index // 3 % 4]) if flag]
+            yield (model, mesh, plan, *flags)
+
+
+FIRST = ("gpt-124m", "gpt-1.3b", "llama-1b", "llama-7b")
+LARGE = ("llama-70b", "gpt-175b", "gpt-1t")
+OTHERS = ("bert-340m", "t5-770m", "vit-632m", "gemma-7b", "mamba2-2.7b")
+
+CASES = list(dict.fromkeys([
+    *cases(FIRST, ("f32", "bf16"), (1, 4)), *turns((*FIRST, *OTHERS), LAYOUTS),
+    *turns(FIRST, LAYOUTS, 2), *turns(LARGE, LAYOUTS[::4]), *turns(FIRST, BLOCKS),
+    *turns(MIXTURES, EXPERTS)]))
 
 #: Each layout once, with precisions and micro-batches in turn, of the smaller models.
 SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,

@@ -1,0 +1,52 @@
+//===- ExpertForms.cpp - Mixtures of experts over ranks ------------------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+
+#include "FormBuilder.h"
+
+using namespace cleave;
+using namespace cleave::closedforms;
+
+/// The places of all experts for the tokens of a rank, E C h, go to the ranks
+/// of the experts and back, and so do their gradients: four all-to-alls
+/// (GShard, arXiv 2006.16668, section 3.2; Switch, arXiv 2101.03961, section
+/// 5.4). Ranks that share features send whole places, whose sums are those of
+/// tokens (FeatureForms.cpp), and where experts are over these ranks, only the
+/// places of their own.
+///
+/// Ranks that share a sequence fill places together: what each adds is
+/// scattered to those that compute them, and what these compute gathered, in
+/// forward and in backward. Where experts are over those very ranks (folded,
+/// arXiv 2504.14960, section 3.2) tokens are gathered and outputs scattered
+/// instead, and so are gradients.
+void closedforms::addExperts(FormBuilder &builder) {
+  const StepOptions &options = builder.options;
+  double samples = options.ranks(Split::Samples), over = builder.tokenRanks();
+  // Full recomputation repeats those of forward.
+  double both = 2 + options.fullShare;
+  bool folded = false;
+  for (const Axis &axis : options.axes) {
+    if (axis.experts && axis.split == Split::Features)
+      over *= static_cast<double>(axis.size);
+    folded |= axis.experts && axis.split == Split::Sequence;
+  }
+  for (const Mixture &mixture : builder.sizes.mixtures) {
+    for (const Axis &axis : builder.axesOf(Split::Samples))
+      if (axis.experts)
+        builder.send(CollectiveKind::AllToAll, axis,
+                     2 * both * mixture.places / over, options.activationBytes,
+                     "places of experts, and gradients");
+    for (const Axis &axis : builder.axesOf(Split::Sequence)) {
+      double each = (folded ? mixture.branch : mixture.places) / samples;
+      builder.send(CollectiveKind::AllGather, axis, both * each,
+                   options.activationBytes,
+                   folded ? "tokens of mixtures" : "places of experts");
+      builder.send(CollectiveKind::ReduceScatter, axis, both * each,
+                   options.sumBytes,
+                   folded ? "tokens of mixtures" : "places of experts");
+    }
+  }
+}
