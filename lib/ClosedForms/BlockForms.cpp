@@ -83,6 +83,7 @@ void closedforms::addBlocks(FormBuilder &builder,
                  "the gradient of a table");
   }
   builder.send(CollectiveKind::AllReduce, columns,
-               builder.sizes.normSums / builder.tokenRanks(), 4,
-               "numbers of rows of norms");
+               builder.sizes.normSums * (1 + options.fullShare / 2) /
+                   builder.tokenRanks(),
+               4, "numbers of rows of norms");
 }
