@@ -9,6 +9,7 @@ an all-reduce sends 2 (N - 1) / N n, a gather, a scatter and an all-to-all
 
 import collections
 import functools
+import json
 import math
 import re
 from fractions import Fraction
@@ -66,6 +67,19 @@ def in_ir(folder, name, mesh, plan):
                      f"--plan={plan}", "--check-finite=off"])
     train = text[text.index("func.func @train"):]
     return elements_sent(text, train[:train.index("\n  }")])
+
+
+def in_form(folder, name, mesh, plan):
+    """By kind, as the closed form of the report has them."""
+    path = folder / "model.mlir"
+    path.write_text(traced_text(name))
+    cost = json.loads(run_tool([tool("cleave-compile"), str(path), f"--mesh={mesh}",
+                                f"--plan={plan}", "--plan-only", "--report=-"]))["cost"]
+    assert not cost["missing"], cost["missing"]
+    sent = collections.Counter()
+    for row in cost["sent"]:
+        sent[row["kind"]] += row["elements"]["form"]
+    return {kind: n for kind, n in sent.items() if n}
 
 
 def elements_sent(module, function):
