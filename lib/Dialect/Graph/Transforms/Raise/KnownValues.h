@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// What patterns ask of the values of tensors: the elements of those that
+/// Patterns ask for the values of tensors: the elements of those that
 /// depend on no input and no parameter, such as positions and masks.
 ///
 //===----------------------------------------------------------------------===//
@@ -74,7 +74,7 @@ private:
 /// Where both are true, of shapes that broadcast.
 Elements bothOf(const Elements &a, const Elements &b);
 
-/// What is known of the values of one function.
+/// The known values of one function.
 class KnownValues {
 public:
   /// The largest number of elements of a value that is computed.

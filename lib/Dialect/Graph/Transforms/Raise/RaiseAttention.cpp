@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Masks.h"
+#include "AttentionParts.h"
 #include "Matching.h"
 #include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
@@ -25,18 +25,6 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
 
-using Shape = SmallVector<int64_t>;
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return tensorTypeOf(value).getShape();
-}
-
-static Shape joined(ArrayRef<int64_t> a, ArrayRef<int64_t> b) {
-  Shape shape(a);
-  llvm::append_range(shape, b);
-  return shape;
-}
-
 //===----------------------------------------------------------------------===//
 // Scores
 //===----------------------------------------------------------------------===//
@@ -51,22 +39,6 @@ static Value pastReshape(Value value) {
       from.take_back(2) == to.take_back(2))
     return reshape.getInput();
   return value;
-}
-
-/// (x, f) if `value` is x scaled by the number f, by a mul or a div.
-static std::optional<Scaled> scaledOnce(Value value) {
-  if (auto div = value.getDefiningOp<DivOp>()) {
-    std::optional<double> number = scalarOf(div.getRhs());
-    if (number && *number != 0 && shapeOf(div.getLhs()) == shapeOf(value))
-      return Scaled{div.getLhs(), 1 / *number};
-    return std::nullopt;
-  }
-  for (auto [x, factor] : bothOrders<MulOp>(value)) {
-    std::optional<double> number = scalarOf(factor);
-    if (number && shapeOf(x) == shapeOf(value))
-      return Scaled{x, *number};
-  }
-  return std::nullopt;
 }
 
 /// Whether a contraction is among the ops, up to `depth`, from which `value` is
@@ -85,14 +57,6 @@ static bool holdsProduct(Value value, int depth = 8) {
 
 namespace {
 
-/// A condition, or its negation, where it is false, in which scores are
-/// replaced by a number.
-struct Replacement {
-  Value condition;
-  bool negated;
-  double number;
-};
-
 /// The operand of softmax: `factor` times the `product` of queries and keys,
 /// with biases and masks.
 struct Scores {
@@ -100,22 +64,6 @@ struct Scores {
   double factor = 1;
   SmallVector<Scaled> biases;
   SmallVector<Replacement> masks;
-};
-
-/// An attention to be built of queries [b, a, q, d], keys [b, g, k, d] and
-/// values [b, g, k, e].
-struct Parts {
-  Value query, key, value;
-  double scale = 1;
-  SmallVector<Scaled> biases;
-  SmallVector<Replacement> replaced;
-  /// Of an op that is one already.
-  Value mask, segments;
-  bool causal = false;
-  std::optional<int64_t> window;
-  Value rng;
-  double dropout = 0;
-  int64_t dropoutId = 0;
 };
 
 /// A softmax of scores, possibly after dropout.
@@ -150,14 +98,13 @@ private:
                    Value probabilities, Value values);
   std::optional<Scores> scores(Value value, ArrayRef<int64_t> shape);
   Value termOfRank4(Value term, Value scores, ArrayRef<int64_t> shape);
-  bool queryAndKey(ContractOp product, ArrayRef<int64_t> heads, Parts &parts);
+  bool queryAndKey(ContractOp product, ArrayRef<int64_t> heads,
+                   AttentionParts &parts);
   Value toRank4(Value x, StringRef letters, const Letters &roles, char position,
                 char channel, ArrayRef<int64_t> lead, ArrayRef<int64_t> heads);
-  Value build(Parts parts);
-  Scaled unscaled(Value x);
-  void shareHeads(Parts &parts);
-  Value unrepeated(Value x);
-  template <typename Join> Value join(ArrayRef<Value> values, Join join);
+  Value build(AttentionParts parts) {
+    return buildAttention(b, known, std::move(parts));
+  }
 
   Operation *op;
   KnownValues &known;
@@ -267,7 +214,7 @@ Value Root::toRank4(Value x, StringRef letters, const Letters &roles,
 /// Sets queries [b, a, q, d] and keys [b, g, k, d] of the contraction
 /// `product`; returns whether it is one of them.
 bool Root::queryAndKey(ContractOp product, ArrayRef<int64_t> heads,
-                       Parts &parts) {
+                       AttentionParts &parts) {
   std::string error;
   auto letters = Einsum::parse(product.getEquation(), error);
   if (!letters || product.getResultElement())
@@ -359,7 +306,7 @@ Value Root::contracted(Probabilities found, const Einsum &letters,
   if (!found2)
     return {};
   ArrayRef<int64_t> lead = shapeOf(probabilities).drop_back(2);
-  Parts parts;
+  AttentionParts parts;
   if (!queryAndKey(found2->product, heads, parts))
     return {};
   parts.value = toRank4(values, right, roles, roles.key, extra[0], lead, heads);
@@ -390,7 +337,7 @@ Value Root::contracted(Probabilities found, const Einsum &letters,
 
 Value Root::ofAttention() {
   auto attention = cast<AttentionOp>(op);
-  Parts parts;
+  AttentionParts parts;
   parts.query = attention.getQuery();
   parts.key = attention.getKey();
   parts.value = attention.getValue();
@@ -405,131 +352,6 @@ Value Root::ofAttention() {
   parts.dropout = attention.getDropout().convertToDouble();
   parts.dropoutId = attention.getDropoutId();
   return build(std::move(parts));
-}
-
-/// `x` by a number, also if it is a reshape or transpose of a tensor that is
-/// scaled by one.
-Scaled Root::unscaled(Value x) {
-  Operation *producer = x.getDefiningOp();
-  if (isa_and_nonnull<TransposeOp, ReshapeOp>(producer) &&
-      isa<FloatType>(getElementTypeOrSelf(x))) {
-    Scaled inner = unscaled(producer->getOperand(0));
-    if (inner.factor == 1)
-      return {x, 1};
-    if (auto transpose = dyn_cast<TransposeOp>(producer))
-      return {b.transpose(inner.value, transpose.getPermutation()),
-              inner.factor};
-    return {b.reshape(inner.value, shapeOf(x)), inner.factor};
-  }
-  Scaled found{x, 1};
-  while (std::optional<Scaled> step = scaledOnce(found.value)) {
-    found.value = step->value;
-    found.factor *= step->factor;
-  }
-  return found;
-}
-
-/// The tensor [b, g, k, d] whose heads `x` [b, a, k, d] repeats; null if it
-/// repeats none.
-Value Root::unrepeated(Value x) {
-  if (auto broadcast = x.getDefiningOp<BroadcastOp>()) {
-    ArrayRef<int64_t> inner = shapeOf(broadcast.getInput()), own = shapeOf(x);
-    if (inner.size() == 4 && inner[1] == 1 && inner[0] == own[0] &&
-        inner.take_back(2) == own.take_back(2))
-      return broadcast.getInput();
-  }
-  auto reshape = x.getDefiningOp<ReshapeOp>();
-  auto repeat =
-      reshape ? reshape.getInput().getDefiningOp<BroadcastOp>() : BroadcastOp();
-  if (!repeat)
-    return {};
-  ArrayRef<int64_t> wide = shapeOf(repeat.getOutput()),
-                    inner = shapeOf(repeat.getInput());
-  if (wide.size() != 5 || inner.size() != 5)
-    return {};
-  ArrayRef<int64_t> rest = wide.take_back(2);
-  if (inner != ArrayRef(joined({wide[0], wide[1], 1}, rest)) ||
-      shapeOf(x) != ArrayRef(joined({wide[0], wide[1] * wide[2]}, rest)))
-    return {};
-  return b.reshape(repeat.getInput(), joined({wide[0], wide[1]}, rest));
-}
-
-/// Removes the repetition of key and value heads that groups of query heads
-/// share (grouped-query attention).
-void Root::shareHeads(Parts &parts) {
-  Value key = unrepeated(parts.key), value = unrepeated(parts.value);
-  if (key && value && shapeOf(key)[1] == shapeOf(value)[1] &&
-      shapeOf(parts.query)[1] % shapeOf(key)[1] == 0) {
-    parts.key = key;
-    parts.value = value;
-    return;
-  }
-  int64_t heads = std::max(shapeOf(parts.key)[1], shapeOf(parts.value)[1]);
-  for (Value *x : {&parts.key, &parts.value}) {
-    Shape shape(shapeOf(*x));
-    shape[1] = heads;
-    *x = b.broadcast(*x, shape);
-  }
-}
-
-/// Joins tensors to one of rank 4; null if there are none.
-template <typename Join> Value Root::join(ArrayRef<Value> values, Join join) {
-  Value result;
-  for (Value value : values) {
-    while (auto broadcast = value.getDefiningOp<BroadcastOp>())
-      value = broadcast.getInput();
-    ArrayRef<int64_t> own = shapeOf(value);
-    value = b.reshape(value, joined(Shape(4 - own.size(), 1), own));
-    result = result ? join(result, value) : value;
-  }
-  return result;
-}
-
-/// Null if the masks cannot be expressed as attention to a part of the keys.
-Value Root::build(Parts parts) {
-  Scaled query = unscaled(parts.query);
-  parts.query = query.value;
-  parts.scale *= query.factor;
-  shareHeads(parts);
-  int64_t keys = shapeOf(parts.key)[2];
-  Shape shape(shapeOf(parts.query).take_front(3));
-  shape.push_back(keys);
-  MaskAnalysis analysis(b, known, shape);
-  if (parts.causal)
-    analysis.causal();
-  if (parts.window)
-    analysis.window(*parts.window);
-  if (parts.segments)
-    analysis.segments(parts.segments);
-  if (parts.mask)
-    analysis.mask(parts.mask);
-  for (const Replacement &each : parts.replaced)
-    if (!analysis.replaced(each.condition, each.negated, each.number))
-      return {};
-  for (Scaled term : parts.biases)
-    analysis.bias(term.value, term.factor);
-  const Visibility *seen = analysis.finish();
-  if (!seen)
-    return {};
-  IntegerAttr window;
-  if (seen->window && !(seen->causal && *seen->window >= keys))
-    window = builder.getI64IntegerAttr(*seen->window);
-  Value bias =
-      join(seen->biases, [&](Value x, Value y) { return b.add(x, y); });
-  Value mask =
-      join(seen->masks, [&](Value x, Value y) { return b.both(x, y); });
-  bool drops = parts.dropout > 0;
-  return AttentionOp::create(
-             builder, op->getLoc(), parts.query, parts.key, parts.value, bias,
-             mask, seen->segments, drops ? parts.rng : Value(), Value(),
-             Value(), Value(), Value(), Value(), Value(),
-             builder.getF64FloatAttr(parts.scale),
-             seen->causal ? builder.getUnitAttr() : UnitAttr(), window,
-             builder.getF64FloatAttr(parts.dropout),
-             builder.getI64IntegerAttr(drops ? parts.dropoutId : 0),
-             DenseI64ArrayAttr(), builder.getI64IntegerAttr(1),
-             builder.getI64IntegerAttr(0), TypeAttr())
-      .getOutput();
 }
 
 /// Whether `attention` is on all of its keys at once, as a front end writes it,
@@ -583,7 +405,7 @@ struct RaiseAttention final
         op.getResult(0).replaceAllUsesWith(built);
     }
     roundNumbers(block);
-    // What is known by the values of ops is forgotten before they go.
+    // Nothing asks for known values any more, so that ops may go.
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
       if (isOpTriviallyDead(&op))
         op.erase();
