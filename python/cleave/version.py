@@ -2,4 +2,4 @@
 # Exceptions. See LICENSE for license information.
 """The version of Cleave: CMake and the package's build read it here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
