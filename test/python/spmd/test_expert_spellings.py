@@ -145,7 +145,7 @@ def flops(step):
 
 
 def test_a_rank_computes_its_share():
-    """Slots are exchanged twice forward and twice backward; of weights, only gradients of those that
+    """Slots are sent twice forward and twice backward; of weights, only gradients of those that
     are no expert's are summed."""
     step = compiled("gshard", mesh={"ep": 2}, plan="expert")
     assert flops(step) <= 0.55 * flops(compiled("gshard"))

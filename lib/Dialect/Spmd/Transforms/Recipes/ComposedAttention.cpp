@@ -355,13 +355,16 @@ LogicalResult ComposedAttention::splitHeads(Annotator &annotator,
       over = annotator.given(product.weight).dims[product.weightDim];
     over.push_back(last);
     int64_t parts = annotator.getMesh().size(over);
-    if (product.headCount % parts != 0 || product.headCount == 0)
+    if (product.headCount == 0)
+      return op->emitOpError(
+          "is one of an attention without a dimension of its heads alone, as "
+          "where they are joined with samples, and ulysses shards heads: use "
+          "the recipe 'context', which shards the sequence alone");
+    if (product.headCount % parts != 0)
       return op->emitOpError("has ")
-             << (product.headCount
-                     ? std::to_string(product.headCount) + " heads"
-                     : std::string("no heads"))
-             << " in common with the scores of an attention, not divisible by "
-                "the "
+             << product.headCount
+             << " heads in common with the scores of an attention, not "
+                "divisible by the "
              << parts
              << " positions over which ulysses shards heads: use the "
                 "recipe 'context', which shards the sequence alone";
