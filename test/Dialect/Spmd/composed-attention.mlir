@@ -1,5 +1,5 @@
 // Attention that is not one op, with a bound of its scores: queries of the
-// products are sharded, and keys are replicated there.
+// matmuls are sharded, and keys are replicated there.
 
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=cp=2 recipes=context" | FileCheck %s --check-prefixes=CHECK,CONTEXT
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=cp=2 recipes=ring" 2>%t.err | FileCheck %s --check-prefixes=CHECK,CONTEXT

@@ -1,5 +1,5 @@
-// Experts to which a product with a mask of a softmax sends tokens: they are one
-// class with the router's, which stays replicated. Only products in which they
+// Experts to which a matmul with a mask of a softmax sends tokens: they are one
+// class with the router's, which stays replicated. Only matmuls in which they
 // are a batch dimension are sharded over them; the mask and what leaves are not.
 
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2 recipes=expert" | FileCheck %s

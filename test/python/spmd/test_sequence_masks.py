@@ -132,7 +132,7 @@ def test_other_scores_send_as_much(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_similarities_are_refused_at_their_line(recipe):
-    """A softmax of products that is no attention over positions of an input."""
+    """A softmax of matmuls that is no attention over positions of an input."""
     with pytest.raises(cleave.CompileError, match=r"(?s)scores of this softmax") as error:
         compiled(batch(FORMS["pairs"]), samples, mesh={"cp": 2}, plan=recipe)
     assert "test_sequence_masks.py" in str(error.value)

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// A softmax leads back to the product of queries and keys, and its dimension
+/// A softmax leads back to the matmul of queries and keys, and its dimension
 /// to the keys. All values with both dimensions are scores, or made of them:
 /// they are found through the factors of ops, forward and backward. Only the
 /// contractions among these ops are annotated; propagation does the rest.
@@ -64,7 +64,7 @@ static bool keepsDims(Operation *op) {
   return isa<graph::ConcatOp, graph::SliceOp, graph::PadOp>(op);
 }
 
-/// Follows dimension `dim` of `value` back to the product of two computed
+/// Follows dimension `dim` of `value` back to the matmul of two computed
 /// values that made it, as scores are made of queries and keys.
 static std::optional<DimOf> productOf(Value value, unsigned dim) {
   SmallVector<DimOf> work{{value, dim}};
@@ -109,7 +109,7 @@ static std::optional<DimOf> normalised(Operation &op) {
   return std::nullopt;
 }
 
-/// The dimension of queries of `scores`, a product whose dimension `key` is
+/// The dimension of queries of `scores`, a matmul whose dimension `key` is
 /// that of keys: one that its other operand has alone. Of several, heads come
 /// first and positions last, unless one is of the class of the keys.
 static std::optional<unsigned> queryDim(const DimensionClasses &classes,
@@ -138,7 +138,7 @@ static std::optional<unsigned> queryDim(const DimensionClasses &classes,
 }
 
 namespace {
-/// Finds all values with the dimensions of queries and keys of a product.
+/// Finds all values with the dimensions of queries and keys of a matmul.
 class ScoreFinder {
 public:
   llvm::MapVector<Value, ScoreDims> scores;

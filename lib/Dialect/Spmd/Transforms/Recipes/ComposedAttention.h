@@ -8,7 +8,7 @@
 /// \file
 /// Attention that is not one op: scores of queries and keys, whatever a model
 /// makes of them (a soft cap, sinks, biases, masks), a softmax over the keys,
-/// and products with the scores or the probabilities, forward and backward.
+/// and matmuls with the scores or the probabilities, forward and backward.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -31,9 +31,9 @@ public:
   /// The classes of the positions of queries and keys.
   const SequenceClasses &sequences() const { return positions; }
 
-  /// Shards queries over `axis`, and replicates the keys of their products.
+  /// Shards queries over `axis`, and replicates the keys of their matmuls.
   void splitQueries(Annotator &annotator, llvm::StringRef axis) const;
-  /// Shards the heads of the products over `axis`, and their results for their
+  /// Shards the heads of the matmuls over `axis`, and their results for their
   /// readers along the sequence. Reports heads that `axis` does not divide.
   llvm::LogicalResult splitHeads(Annotator &annotator,
                                  llvm::StringRef axis) const;
@@ -41,7 +41,7 @@ public:
   void remarkGathered(llvm::StringRef recipe, llvm::StringRef axis) const;
 
 private:
-  /// The dimensions of a tensor of a product; of each at most one.
+  /// The dimensions of a tensor of a matmul; of each at most one.
   struct Dims {
     std::optional<unsigned> query, key, heads;
   };

@@ -1,4 +1,4 @@
-//===- MaskedExperts.cpp - Experts behind products with masks -------------===//
+//===- MaskedExperts.cpp - Experts behind matmuls with masks --------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -14,7 +14,7 @@
 /// gsec,egcm->gsm     their outputs are weighted and summed
 /// ```
 /// The mask is made of a softmax over the experts, so that they are one class
-/// with the router's. Only products in which experts are a batch dimension are
+/// with the router's. Only matmuls in which experts are a batch dimension are
 /// sharded over them.
 ///
 //===----------------------------------------------------------------------===//
@@ -26,7 +26,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// Whether `known` are experts whose router is in the class. Products sum over
+/// Whether `known` are experts whose router is in the class. Matmuls sum over
 /// heads with their own weights, too, but not with weights over experts.
 static bool isMasked(const DimensionClass &known) {
   bool routed =
@@ -56,7 +56,7 @@ public:
     return weights;
   }
 
-  /// Finds the dimensions of experts of all products, before annotations are
+  /// Finds the dimensions of experts of all matmuls, before annotations are
   /// inserted.
   void find(func::FuncOp function) {
     for (Operation &op : function.getBody().front().without_terminator()) {
@@ -79,7 +79,7 @@ public:
       const std::optional<unsigned> dims[] = {first, second};
       for (auto [i, dim] : llvm::enumerate(dims)) {
         OpOperand &operand = op->getOpOperand(i);
-        // Later recipes look for products with weights.
+        // Later recipes look for matmuls with weights.
         if (!dim || viewedArgument(operand.get()))
           continue;
         OpBuilder builder(op);

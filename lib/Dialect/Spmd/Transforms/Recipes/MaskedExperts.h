@@ -1,4 +1,4 @@
-//===- MaskedExperts.h - Experts behind products with masks -----*- C++ -*-===//
+//===- MaskedExperts.h - Experts behind matmuls with masks ------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 ///
 /// \file
-/// Experts to which products with masks send tokens, or that see every token:
+/// Experts to which matmuls with masks send tokens, or that see every token:
 /// their class of dimensions is that of the router as well, which is
 /// replicated.
 ///
@@ -20,7 +20,7 @@
 namespace cleave::spmd {
 
 /// Shards these experts of `function` over `axis`: their weights, and what
-/// products with them read and compute. The axis is `folded` if no samples are
+/// matmuls with them read and compute. The axis is `folded` if no samples are
 /// sharded over it. Returns whether there are any; reports a number of experts
 /// that the axis does not divide.
 llvm::FailureOr<bool> splitMaskedExperts(Annotator &annotator,
