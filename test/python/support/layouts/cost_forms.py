@@ -126,6 +126,12 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
+    *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
+       "with sequences between blocks places of experts, not tokens, are gathered and summed")
+      for row in ("all_gather tp", "all_reduce tp", "reduce_scatter tp")),
+    *((row, lambda c: c[0] == "vit-632m" and has(c, "megatron-sp") and zero(c),
+       "the bias of a head over classes, and values of a padded sequence, are gathered")
+      for row in ("all_gather tp", "all_gather dp,tp")),
     ("all_reduce cp", lambda c: c[0].startswith("gpt") and has(c, "ring"),
      "rows of the table of positions in zig-zag order are looked up over ranks"),
     ("all_reduce dp", lambda c: c[0].startswith("gpt") and has(c, "ring") and zero(c),
