@@ -416,7 +416,7 @@ double learningRate(const std::string &kind, double rate, double warmup,
       step);
 }
 
-/// What Python asks of the table of options.
+/// The functions about the table of options.
 void bindOptions(nb::module_ &m) {
   m.def(
       "option_table",
