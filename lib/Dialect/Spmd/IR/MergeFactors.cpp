@@ -11,7 +11,9 @@
 /// each case:
 ///
 /// 1. Two factors get one axis from different tensors: that of more tensors.
-/// 2. As many tensors for each: that of the larger tensors.
+/// 2. As many tensors for each: that of the larger tensors, by what a rank has
+/// of
+///    them in a micro-batch: of shards over axes about which they agree.
 /// 3. As large, too: the first, operands before results.
 /// 4. An annotation and its operand disagree: the annotation.
 /// 5. Tensors give one factor different axes: by 1 to 3.
@@ -142,16 +144,43 @@ FactorClaims cleave::spmd::collectClaims(const Mesh &mesh,
   return claims;
 }
 
+/// Returns for each claim the elements of the shards of its tensor over the
+/// axes that no tensor gives to another factor: a reshard moves these.
+static llvm::SmallVector<int64_t, 8>
+elementsMoved(const Mesh &mesh, const ShardingRule &rule,
+              ArrayRef<FactorClaim> claims) {
+  llvm::SmallVector<int64_t, 8> agreed, moved;
+  for (const FactorClaim &claim : claims) {
+    int64_t shards = 1;
+    for (const AxisRef &axis : claim.axes)
+      if (llvm::none_of(claims, [&](const FactorClaim &other) {
+            return other.factor != claim.factor &&
+                   mesh.overlap(axis, other.axes);
+          }))
+        shards *= mesh.size(axis);
+    agreed.push_back(claim.all ? shards : 1);
+  }
+  for (const FactorClaim &claim : claims) {
+    int64_t elements =
+        elementsAlong(rule, claim.isResult ? rule.results[claim.tensor]
+                                           : rule.operands[claim.tensor]);
+    for (auto [own, shards] : llvm::zip_equal(claims, agreed))
+      if (own.isResult == claim.isResult && own.tensor == claim.tensor)
+        elements = std::max<int64_t>(1, elements / shards);
+    moved.push_back(elements);
+  }
+  return moved;
+}
+
 void cleave::spmd::orderClaims(const Mesh &mesh, const ShardingRule &rule,
                                FactorClaims &claims) {
+  llvm::SmallVector<int64_t, 8> moved = elementsMoved(mesh, rule, claims);
   for (FactorClaim &claim : claims)
-    for (const FactorClaim &other : claims)
+    for (auto [other, elements] : llvm::zip_equal(claims, moved))
       if (other.all && other.factor == claim.factor &&
           mesh.isPrefix(claim.axes, other.axes)) {
         ++claim.voters;
-        claim.elements +=
-            elementsAlong(rule, other.isResult ? rule.results[other.tensor]
-                                               : rule.operands[other.tensor]);
+        claim.elements += elements;
       }
   llvm::stable_sort(claims, [&](const FactorClaim &a, const FactorClaim &b) {
     bool annotatedA = rule.resultsFirst && a.isResult;

@@ -32,6 +32,17 @@ func.func @case2(
   return %0, %1 : tensor<4x16xf32>, tensor<16x4xf32>
 }
 
+// A rank has 512 elements of %x, of which others share the samples, and 640 of %w.
+// CHECK-LABEL: func.func @case2_of_ranks(
+// CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{"dp"}, {}, {"tp"}]>]
+func.func @case2_of_ranks(
+    %x: tensor<32x4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {"tp"}, {}]>},
+    %w: tensor<80x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>}) -> tensor<32x4x80xf32> {
+  // expected-remark @+1 {{operand 0 shards dimension 1 over {"tp"}, of which "tp" shards another factor of the op}}
+  %0 = graph.linear %x, %w : (tensor<32x4x8xf32>, tensor<80x8xf32>) -> tensor<32x4x80xf32>
+  return %0 : tensor<32x4x80xf32>
+}
+
 // 3. As large, too: the first one.
 // CHECK-LABEL: func.func @case3(
 // CHECK: graph.linear {{.*}}[#spmd.sharding<@mesh, [{"tp"}, {}]>]

@@ -142,9 +142,6 @@ KNOWN = [
      "whole gradients are summed over cp before they are scattered over dp, not shards after"),
     ("all_gather cp", lambda c: c[0].startswith("gpt") and has(c, "ulysses") and has(c, "zero2"),
      "the table of positions is gathered for each micro-batch"),
-    *((row, lambda c: has(c, "megatron-sp"),
-       "the table of tokens is gathered, and its gradient scattered, for each micro-batch, also "
-       "where the rows of its tokens are fewer") for row in ("reduce_scatter tp", "all_gather tp")),
     ("reduce col", lambda c: has(c, "summa2d", "summa25d"),
      "the input gradients of matmuls that read the same values are reduced one by one"),
     ("reduce row", lambda c: has(c, "summa2d", "summa25d"),
