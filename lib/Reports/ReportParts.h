@@ -99,7 +99,8 @@ llvm::json::Object describePrediction(const machines::Prediction &prediction);
 ///    "elements": {"form": x, "plan": x, "ratio": x | null}, "bytes": {...}},
 ///    ...],
 ///  "operations": {...}, "parameter_bytes": {...}, "state_bytes": {...},
-///  "replicated": [{"axis": "...", "ranks": n, "times": x, "line": "..."}, ...],
+///  "replicated": [{"axis": "...", "ranks": n, "times": x, "line": "..."},
+///    ...],
 ///  "excesses": ["...", ...]}
 /// ```
 llvm::json::Object describeCost(const CostFacts &cost);

@@ -157,10 +157,10 @@ static LogicalResult refuseHeads(Operation *op, int64_t fewest, int64_t most,
                   "alone";
 }
 
-/// The type of 16 bits in which `result` of attention `op` is exchanged: that
-/// of the queries where the result is a sum in f32, as the gradient of a 16-bit
-/// activation is. Null where it is exchanged as it is.
-static FloatType exchangedType(Operation *op, Value result) {
+/// The type of 16 bits in which `result` of attention `op` is sent: that of the
+/// queries where the result is a sum in f32, as the gradient of a 16-bit
+/// activation is. Null where it is sent as it is.
+static FloatType sentType(Operation *op, Value result) {
   auto elementOf = [](Value value) {
     return dyn_cast<FloatType>(
         cast<RankedTensorType>(value.getType()).getElementType());
@@ -173,7 +173,7 @@ static FloatType exchangedType(Operation *op, Value result) {
 /// Shards the results of attention `op` for their readers along the sequence,
 /// over `axes`. Attention shards its positions over some of these axes and
 /// heads over another; without the annotation, products with weights would be
-/// sharded by heads as well. Without `all`, only those that are exchanged in 16
+/// sharded by heads as well. Without `all`, only those that are sent in 16
 /// bits. Sums over an axis of another recipe stay in f32, and so does what has
 /// the same bits in each layout (not `alone`). Without `padded`, a size that
 /// `axes` do not divide is not sharded: it would be padded for this alone.
@@ -183,7 +183,7 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          bool padded) {
   for (OpResult result : op->getResults()) {
     auto type = cast<RankedTensorType>(result.getType());
-    FloatType narrow = alone ? exchangedType(op, result) : FloatType();
+    FloatType narrow = alone ? sentType(op, result) : FloatType();
     if (!headDim(classes, op, result) || (!all && !narrow))
       continue;
     Value value = result;
@@ -215,7 +215,7 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
       if (narrow)
         read = graph::CastOp::create(builder, value.getLoc(), type, exchanged);
       for (OpOperand *use : uses) {
-        // A reader that rounds reads what was exchanged.
+        // A reader that rounds reads what was sent.
         Operation *user = use->getOwner();
         if (!narrow || !isa<graph::CastOp>(user) ||
             user->getResult(0).getType() != value.getType()) {
