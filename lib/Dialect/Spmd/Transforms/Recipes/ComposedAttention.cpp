@@ -13,7 +13,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "ComposedAttention.h"
+#include "Sequence.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;

@@ -12,7 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "ComposedAttention.h"
+#include "Sequence.h"
 
 using namespace mlir;
 using namespace cleave;

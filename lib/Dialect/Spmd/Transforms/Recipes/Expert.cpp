@@ -22,7 +22,6 @@
 
 #include "Annotator.h"
 #include "ExpertDimensions.h"
-#include "MaskedExperts.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 

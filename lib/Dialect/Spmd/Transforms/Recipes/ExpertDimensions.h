@@ -17,6 +17,7 @@
 #ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
 #define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
 
+#include "Annotator.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 
 namespace cleave::spmd {
@@ -61,6 +62,15 @@ private:
   int64_t count;
   Members members;
 };
+
+/// Shards experts of `function` to which matmuls with masks send tokens, or
+/// that see every token, over `axis`: their weights, and what matmuls with them
+/// read and compute. The axis is `folded` if no samples are sharded over it.
+/// Returns whether there are any; reports a number of experts that the axis
+/// does not divide.
+llvm::FailureOr<bool> splitMaskedExperts(Annotator &annotator,
+                                         mlir::func::FuncOp function,
+                                         llvm::StringRef axis, bool folded);
 
 } // namespace cleave::spmd
 

@@ -19,7 +19,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "MaskedExperts.h"
+#include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;

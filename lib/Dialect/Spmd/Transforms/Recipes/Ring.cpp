@@ -15,7 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Decompose/ScoreExtras.h"
-#include "ComposedAttention.h"
+#include "Sequence.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "llvm/ADT/TypeSwitch.h"
 

@@ -11,7 +11,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "ComposedAttention.h"
+#include "Sequence.h"
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"

@@ -12,7 +12,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "ComposedAttention.h"
+#include "Sequence.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <limits>
 
