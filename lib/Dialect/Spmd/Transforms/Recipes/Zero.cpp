@@ -107,8 +107,8 @@ private:
       return best;
     const DimensionClasses &classes = annotator.classesOf(train);
     if (!sequences)
-      sequences = sequenceClasses(classes, train,
-                                  ComposedAttention(classes, train));
+      sequences =
+          sequenceClasses(classes, train, ComposedAttention(classes, train));
     const Mesh &mesh = annotator.getMesh();
     auto isSequence = [&](unsigned dim) {
       return sequences->contains(classes.number(parameter, dim));
