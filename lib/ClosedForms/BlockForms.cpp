@@ -20,11 +20,11 @@ using namespace cleave::closedforms;
 ///     dX = dY W'   W over rows, sums of dX over columns
 ///     dW = X' dY   X over columns, sums of dW over rows
 ///
-/// What several matmuls read is sent once, and the sum of what their inputs get
-/// is reduced once (Q, K and V are one matmul in Optimus, section 3.2.1). The
-/// head multiplies by the table as it lies for a lookup, Y = X W': W over rows
-/// and sums of Y over columns, and dY over columns, and dW over rows in
-/// backward (section 3.2.2).
+/// A value that several matmuls read is sent once, and the sum of what their
+/// inputs get is reduced once (Q, K and V are one matmul in Optimus,
+/// section 3.2.1). The head multiplies by the table as it lies for a lookup, Y
+/// = X W': W over rows and sums of Y over columns, and dY over columns, and dW
+/// over rows in backward (section 3.2.2).
 static void addMatmul(FormBuilder &builder, const Contraction &matmul,
                       const Axis &columns, const Axis &rows) {
   const StepOptions &options = builder.options;

@@ -1,4 +1,4 @@
-//===- SizeFinder.h - What a closed form reads of an entry -----*- C++ -*-===//
+//===- SizeFinder.h - Sizes that a closed form reads ----------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

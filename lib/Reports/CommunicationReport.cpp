@@ -76,7 +76,7 @@ static CommunicationFacts find(ProgramOp program, const SymbolTable &symbols) {
   facts.entry = program.getEntryName().str();
   if (program.getPosition())
     facts.position = program.getPipelinePosition();
-  // What an op of a part sends each time, and where that is added up.
+  // Messages of an op of a part, each time, and where they are added up.
   struct Sending {
     Sent *place, *total;
     double elements, size;

@@ -34,7 +34,7 @@
 // RUN: not cleave-compile %t.mlir --mesh=dp=2 --check-cost --plan-only 2>&1 | FileCheck %s --check-prefix=EXCESS
 // EXCESS: error: a rank computes {{.*}} operations in a step, and its closed form {{.*}}: {{[23]}}.{{[0-9]+}} times as many
 
-// What ranks compute alike is said, with the place where most of it is.
+// Work that ranks repeat is said, with the place where most of it is.
 // RUN: cleave-compile %t.mlir --mesh=dp=2 --remarks --explain=cost --plan-only > %t.out 2>&1
 // RUN: FileCheck %s --check-prefix=ALIKE --input-file=%t.out
 // ALIKE-DAG: remark: the 2 ranks of axis "dp" compute 2.00 times the operations of a step together

@@ -68,8 +68,8 @@ private:
   /// By part and stage, the last micro-batch.
   std::map<std::pair<std::string, int64_t>, int64_t> last;
   int64_t removed = 0;
-  /// What is sent, by the invocation that makes it, the position that receives
-  /// it, and whether the values of all micro-batches are complete.
+  /// Messages, by the invocation that makes them, the position that receives
+  /// them, and whether the values of all micro-batches are complete.
   std::map<std::tuple<mlir::Operation *, int64_t, bool>,
            llvm::SmallVector<mlir::OpResult>>
       sent;

@@ -101,7 +101,7 @@ def test_slices_halve_what_stages_send(tmp_path):
     assert sent == {"off": [residual, residual], "auto": [residual / 2, residual / 2],
                     "on": [residual / 2, residual / 2]}
     assert all(own == [8 * residual, 8 * residual] for own in whole.values())
-    # What goes back has other readers, so that slices send as much in all: it is sent in
+    # A value that goes back has other readers, so that slices send as much in all: it is sent in
     # slices where stages are further apart than the ranks of one.
     report = schedule_report(tmp_path, "--mesh=tp=2,pp=2", *MEGATRON[1:])
     assert [b["elements_per_micro_batch"] for b in report["boundaries"]] == [

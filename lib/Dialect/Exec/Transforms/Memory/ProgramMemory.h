@@ -16,7 +16,7 @@
 
 namespace cleave::exec {
 
-/// What attributes say of the arguments and results of a part.
+/// Facts that attributes have of the arguments and results of a part.
 struct PartFacts {
   llvm::BitVector argumentTier, resultTier, dies, kept;
   llvm::SmallVector<std::optional<unsigned>> aliases;
