@@ -32,7 +32,7 @@ using namespace cleave::runtime;
 
 namespace {
 
-/// Members of an exchange, or what names a stream: one list for equal ones.
+/// Members of a collective, or what names a stream: one list for equal ones.
 using Ranks = std::vector<int32_t>;
 using KnownRanks = std::set<Ranks>;
 
@@ -135,7 +135,7 @@ private:
       underWay[c.token] = event.start;
   }
 
-  /// The members of an exchange, and its stream.
+  /// The members of a collective, and its stream.
   std::pair<const Ranks *, const Ranks *>
   meetingOf(const CollectiveCommand &c) const {
     Ranks group = groupOf(program.mesh, c.axes, rank), stream;
