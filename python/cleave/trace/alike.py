@@ -26,7 +26,7 @@ def same_constants(*programs: torch.export.ExportedProgram) -> bool:
 
 def same_operators(*programs: torch.export.ExportedProgram) -> bool:
     """Returns whether two programs have the same operators, with the same metadata, and the same
-    outputs, behind which the second may have more."""
+    outputs, after which the second may have more."""
     inputs = [p.graph_signature.input_specs for p in programs]
     outputs = [[(s.kind, s.target) for s in p.graph_signature.output_specs] for p in programs]
     listed, given = zip(*map(_listed, programs))

@@ -250,7 +250,7 @@ class Begun:
 
     def computes_as(self, other: Begun) -> bool:
         """Returns whether the operators, and where they are from, are those of a step that has more
-        outputs behind the first."""
+        outputs after the first."""
         one, two = self.step, other.step
         decides = any(s.originals.conditions.path or s.originals.conditions.checks
                       for s in (one, two))

@@ -40,7 +40,7 @@ def in_both_modes(begun: Begun, loss_fn: Callable[..., Any] | None, logits: bool
     model in evaluation mode. If both modes have the same operators, these are decomposed once."""
     module, call, groups = begun.step.module, begun.step.call_plan, begun.groups
     other = None
-    # What is wrong with it is said after what is wrong with training.
+    # Its errors are said after those of training.
     with contextlib.suppress(Exception):
         other = begin(module, call, loss_fn, ("loss", "logits") if logits else ("loss",), False,
                       groups)
