@@ -51,16 +51,6 @@ def same_names(arguments: Iterable[tuple[str, str]]) -> str:
     return ""
 
 
-def unwritable_names(module: torch.nn.Module, error: Exception) -> str:
-    """Returns an explanation if an error of torch comes from the name of a buffer that the model
-    writes, since torch.export makes such names part of generated code; else an empty string."""
-    odd = [quoted(n) for n, _ in module.named_buffers() if set(n) & set("\0\"\\\n\r")]
-    if not odd or not (isinstance(error, SyntaxError) or "null bytes" in str(error)):
-        return ""
-    return ("torch.export does not support such names of buffers that the model writes: rename "
-            + some_names(odd))
-
-
 def devices(module: torch.nn.Module, error: Exception) -> str:
     """Returns which tensors of the model are on which device if an error of torch is about devices;
     else an empty string."""

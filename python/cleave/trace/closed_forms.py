@@ -21,8 +21,10 @@ def closed_form(b: Builder, tensor: torch.Tensor, large: bool) -> Value | None:
     """Returns ops that compute `tensor`: a matrix with one number in a triangle or a band of
     diagonals, and another one elsewhere, and, if it is `large`, one number or consecutive integers
     too; None if it is none of these."""
-    if not tensor.numel() or tensor.dtype.itemsize not in _BITS or tensor.is_complex():
+    if not tensor.numel() or tensor.dtype.itemsize not in _BITS or tensor.is_complex() or tensor.is_meta \
+            or tensor.layout is not torch.strided:
         return None
+    tensor = tensor.resolve_neg()
     type = type_of(tensor)
     lead, *last = tensor.shape[:-2], *tensor.shape[-2:]
     if large:

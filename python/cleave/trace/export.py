@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .alike import alike, same_constants, same_operators
-from .accepted import devices, unwritable_names
+from .accepted import devices
 from .autograd import Originals, autograd_semantics, reached
 from .call_plan import Call, plan_call, position_note, samples_note
 from .conditions import Check, fails_of_itself
@@ -321,9 +321,7 @@ def _tracing(step: _Step, groups: Groups, training: bool):
                     "give it, or the module that holds it, one name in the model") from error
             if "is mutated in the forward method" in str(error):
                 raise TraceError(f"a tensor {OUTSIDE}") from error
-            raise TraceError(unwritable_names(module, error)
-                             or untraceable(error) + devices(module, error)
-                             + position_note(module, call)
+            raise TraceError(untraceable(error) + devices(module, error) + position_note(module, call)
                              + samples_note(call.inputs)) from error
 
 
