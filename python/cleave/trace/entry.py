@@ -215,7 +215,7 @@ def _check_mutation(program: torch.export.ExportedProgram, call: Call) -> None:
         if written:
             place = next((p for n in program.graph.nodes if n.name in written
                           if (p := _origin(n))), "")
-            inputs = {f"values_{i}": n for i, n in enumerate(call.inputs)}
+            inputs = dict(zip(signature.user_inputs, call.inputs))
             names = sorted({inputs.get(n, module_name(n)) for n in written.values()})
             raise TraceError(place + message.format(", ".join(names)))
 

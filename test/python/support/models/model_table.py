@@ -11,7 +11,7 @@ import transformers
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 TABLE = FOLDER / "models.json"
-PAGE = FOLDER.parents[2] / "docs" / "Models.md"
+PAGE = FOLDER.parents[3] / "docs" / "Models.md"
 MAPPINGS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQUENCE_CLASSIFICATION",
             "IMAGE_CLASSIFICATION")
 #: Steps that a class is trained.

@@ -21,7 +21,7 @@ import warnings
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 TABLE = FOLDER / "operators_refused.json"
-PAGE = FOLDER.parents[2] / "docs" / "Operators.md"
+PAGE = FOLDER.parents[3] / "docs" / "Operators.md"
 
 
 def reason(message):

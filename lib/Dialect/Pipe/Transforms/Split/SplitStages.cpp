@@ -294,12 +294,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         op.removeAttr(kBeginsStageAttr);
     int64_t slicedValues = 0;
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
-      // Slices are of what is sent. With grains, bits do not depend on where
-      // stages begin.
-      if (!treeSums && failed(narrowTransfers(function, *flow, *cut)))
-        return failure();
       FailureOr<int64_t> own =
-          sliceTransfers(function, mesh, *flow, *cut, *sliced);
+          shapeTransfers(function, mesh, *flow, *cut, *sliced);
       if (failed(own))
         return failure();
       slicedValues += *own;
@@ -322,6 +318,16 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       countParts(*program);
     }
     return success();
+  }
+
+  /// Gives the values that stages of an entry send their types, and then their
+  /// slices; returns the number of values that are sliced. With grains, bits do
+  /// not depend on where stages begin.
+  FailureOr<int64_t> shapeTransfers(func::FuncOp function, spmd::MeshOp mesh,
+                                    Flow &flow, Stages &cut, Slices sliced) {
+    if (!treeSums && failed(narrowTransfers(function, flow, cut)))
+      return failure();
+    return sliceTransfers(function, mesh, flow, cut, sliced);
   }
 
   void countParts(ProgramOp program) {
