@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cleave.testing.tools import interpret
+import expert_recipes  # noqa: F401  # Makes "switch".
 from mixed_layouts import emit, model_file
 from recipe_runs import BATCH, LENGTH, OPTIMIZERS, random_inputs
 from native_layouts import agree_natively

@@ -325,7 +325,7 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
   /// not depend on where stages begin.
   FailureOr<int64_t> shapeTransfers(func::FuncOp function, spmd::MeshOp mesh,
                                     Flow &flow, Stages &cut, Slices sliced) {
-    if (!treeSums && failed(narrowTransfers(function, flow, cut)))
+    if (narrow && !treeSums && failed(narrowTransfers(function, flow, cut)))
       return failure();
     return sliceTransfers(function, mesh, flow, cut, sliced);
   }
