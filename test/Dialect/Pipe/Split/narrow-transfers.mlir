@@ -1,5 +1,6 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=g --pipe-schedule --pipe-verify | FileCheck %s
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages="stages=g tree-sums" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TREE
+// RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages="stages=g narrow=false" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TREE
 
 // The second stage begins with a norm, and receives the stream in 16 bits. The
 // gradient of the norm reads a copy of it in f32, which the first stage could make as
