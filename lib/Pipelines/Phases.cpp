@@ -327,8 +327,6 @@ static void chooseGather(const PhaseOptions &options,
 void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
   pipe::SplitStagesOptions split;
   split.treeSums = options.grains > 0;
-  // Scales of 8 bits follow from gradients, and would differ between stages.
-  split.narrow = options.precision != "fp8";
   split.stages = stageNames(options);
   PipelineShape shape = pipelineShape(options);
   split.chunks = shape.chunks;

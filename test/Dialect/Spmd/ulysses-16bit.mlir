@@ -1,5 +1,6 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s
 // RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=WIDE
+// RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision=keep-chosen --graph-fp8=history=2 --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=WIDE
 
 // Gradients of queries, keys and values are sums in f32. What is exchanged is of 16 bits, as
 // these were, also where an op reads it in f32.
@@ -10,7 +11,7 @@
 // CHECK-COUNT-3: spmd.all_to_all %{{.*}} over @mesh {"cp"} from 1 to 2 {{.*}} : tensor<2x2x8x2xbf16> -> tensor<2x4x4x2xbf16>
 // CHECK-NOT: spmd.all_to_all
 
-// In f32 there are as many exchanges.
+// In f32 there are as many, and with 8 bits, whose scales would follow from rounded ones.
 
 // WIDE-LABEL: func.func @train(
 // WIDE: graph.attention_grad

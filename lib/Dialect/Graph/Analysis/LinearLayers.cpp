@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/Analysis/Sources.h"
 #include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
+#include "mlir/IR/TypeUtilities.h"
 
 using namespace mlir;
 using namespace cleave::graph;
@@ -150,6 +151,18 @@ LinearLayers::find(const llvm::StringSet<> &heads) const {
       if (const Layer *layer = layerOf(&op, chosen))
         found.push_back({&op, layer->parameters.front().str()});
   return found;
+}
+
+bool cleave::graph::usesFloat8(func::FuncOp entry) {
+  return entry
+      .walk([](Operation *op) {
+        for (Type type : op->getResultTypes())
+          if (auto element = dyn_cast<FloatType>(getElementTypeOrSelf(type));
+              element && element.getWidth() == 8)
+            return WalkResult::interrupt();
+        return WalkResult::advance();
+      })
+      .wasInterrupted();
 }
 
 OperandKind LinearLayers::kindOf(Value operand) const {

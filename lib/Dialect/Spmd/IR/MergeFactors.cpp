@@ -11,9 +11,9 @@
 /// each case:
 ///
 /// 1. Two factors get one axis from different tensors: that of more tensors.
-/// 2. As many tensors for each: that of the larger tensors, by what a rank has
-/// of
-///    them in a micro-batch: of shards over axes about which they agree.
+/// 2. As many tensors for each: that of the larger tensors, by the elements
+///    that a rank has of them in a micro-batch, in shards over the axes about
+///    which they agree.
 /// 3. As large, too: the first, operands before results.
 /// 4. An annotation and its operand disagree: the annotation.
 /// 5. Tensors give one factor different axes: by 1 to 3.

@@ -1,6 +1,6 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=g --pipe-schedule --pipe-verify | FileCheck %s
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages="stages=g tree-sums" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TREE
-// RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages="stages=g narrow=false" --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TREE
+// RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision=keep-chosen --graph-fp8=history=2 --spmd-apply-recipes=mesh=pp=2 --spmd-seed-shardings=micro-batches=2 --spmd-propagate --spmd-partition --spmd-verify --pipe-split-stages=stages=g --pipe-schedule --pipe-verify | FileCheck %s --check-prefix=TREE
 
 // The second stage begins with a norm, and receives the stream in 16 bits. The
 // gradient of the norm reads a copy of it in f32, which the first stage could make as
@@ -18,7 +18,8 @@
 // CHECK-NOT: graph.rms_norm_grad
 // CHECK: return
 
-// Where sums have the order of a tree, bits do not depend on the stages.
+// Where sums have the order of a tree, bits do not depend on the stages; nor do scales
+// of 8 bits.
 
 // TREE-LABEL: func.func private @train.1B(
 // TREE: %[[N:.*]] = graph.rms_norm_grad

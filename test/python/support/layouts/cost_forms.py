@@ -146,9 +146,9 @@ KNOWN = [
      "the input gradients of matmuls that read the same values are reduced one by one"),
     ("reduce row", lambda c: has(c, "summa2d", "summa25d"),
      "each chunk of rows of a head reduces the gradient of its weight"),
-    ("send pp", lambda c: "pp=" in c[1] and "--precision=fp8" in c,
-     "gradients go to the stage before in f32: in 16 bits, scales of 8 bits would follow from other numbers than at one "
-     "position"),
+    *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
+       "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
+      for row, axis in (("send pp", "pp="), ("all_to_all cp", "cp="))),
     ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
      "of a backward in two parts each computes some of a block again"),
     ("all_to_all ep", lambda c: has(c, "expert") and in_bf16(c),

@@ -34,6 +34,10 @@ struct LinearContraction {
   std::string parameter;
 };
 
+/// Whether `entry` computes numbers of 8 bits, whose scales follow from values
+/// of earlier steps: what is rounded elsewhere changes them.
+bool usesFloat8(mlir::func::FuncOp entry);
+
 /// The contractions of one entry.
 class LinearLayers {
 public:

@@ -188,9 +188,6 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
   }];
   let options = [Option<"treeSums", "tree-sums", "bool", "false",
                         "Sum over micro-batches in a binary tree">,
-                 Option<"narrow", "narrow", "bool", "true",
-                        "Send gradients in f32 of activations of 16 bits in 16 "
-                        "bits">,
                  Option<"stages", "stages", "std::string", "",
                         "For each stage from the second on, the prefix of a "
                         "parameter's name: the stage begins at the first reader "

@@ -23,6 +23,7 @@
 #include "Parts.h"
 #include "SliceTransfers.h"
 #include "StepCollectives.h"
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Pipe/Transforms/Passes.h"
@@ -322,10 +323,11 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
 
   /// Gives the values that stages of an entry send their types, and then their
   /// slices; returns the number of values that are sliced. With grains, bits do
-  /// not depend on where stages begin.
+  /// not depend on where stages begin; nor do scales of 8 bits.
   FailureOr<int64_t> shapeTransfers(func::FuncOp function, spmd::MeshOp mesh,
                                     Flow &flow, Stages &cut, Slices sliced) {
-    if (narrow && !treeSums && failed(narrowTransfers(function, flow, cut)))
+    if (!treeSums && !graph::usesFloat8(function) &&
+        failed(narrowTransfers(function, flow, cut)))
       return failure();
     return sliceTransfers(function, mesh, flow, cut, sliced);
   }

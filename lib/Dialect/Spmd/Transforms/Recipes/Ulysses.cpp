@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Sequence.h"
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include <limits>
 
@@ -289,7 +290,8 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
       splitResults(annotator, classes, positions, op, axes,
                    /*all=*/made || !outer.empty() ||
                        llvm::is_contained(within, op),
-                   /*alone=*/outer.empty() && annotator.getGrains() == 0,
+                   /*alone=*/outer.empty() && annotator.getGrains() == 0 &&
+                       !graph::usesFloat8(function),
                    /*padded=*/made);
     for (const auto &[operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
