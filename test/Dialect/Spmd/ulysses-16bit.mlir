@@ -2,6 +2,8 @@
 // RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=WIDE
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision=keep-chosen --graph-fp8=history=2 --spmd-apply-recipes="mesh=cp=2 recipes=ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=WIDE
 
+// RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes="mesh=node=2,cp=2 recipes=context(node),ulysses" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=OVER
+
 // Gradients of queries, keys and values are sums in f32. What is exchanged is of 16 bits, as
 // these were, also where an op reads it in f32.
 
@@ -17,6 +19,13 @@
 // WIDE: graph.attention_grad
 // WIDE-COUNT-3: spmd.all_to_all %{{.*}} over @mesh {"cp"} from 1 to 2 {{.*}} : tensor<2x2x8x2xf32> -> tensor<2x4x4x2xf32>
 // WIDE-NOT: spmd.all_to_all
+// Over another axis keys' gradients are summed in f32, before they are rounded.
+
+// OVER-LABEL: func.func @train(
+// OVER: graph.attention_grad
+// OVER-DAG: spmd.reduce_scatter sum %{{.*}} by <@mesh, [{}, {}, {"node"}, {}]> {{.*}} : tensor<2x2x8x2xf32> -> tensor<2x2x4x2xf32>
+// OVER-DAG: spmd.all_to_all %{{.*}} over @mesh {"cp"} from 1 to 2 {{.*}} : tensor<2x2x4x2xbf16> -> tensor<2x4x2x2xbf16>
+// OVER-NOT: spmd.all_to_all {{.*}}f32>
 func.func @loss(%x: tensor<2x8x8xf32> {graph.batch_dim = 0 : i64, graph.name = "x", graph.role = "input"},
     %wq: tensor<4x8x2xf32> {graph.name = "wq", graph.role = "parameter"},
     %bq: tensor<2xf32> {graph.name = "bq", graph.role = "parameter"},

@@ -133,6 +133,8 @@ LAYOUTS = [
     dict(mesh={"cp": 4}, plan="ring"), dict(mesh={"cp": 4}, plan="two-ring"),
     dict(mesh={"cp": 4}, plan="context"), dict(mesh={"cp": 2, "tp": 2}, plan="ring,megatron-sp"),
     dict(mesh={"depth": 2, "row": 2, "col": 2}, plan="summa25d"),
+    *(dict(mesh={"node": 2, "cp": 2}, plan=f"ulysses,{outer}(node)")
+      for outer in ("context", "ring", "two-ring")),
 ]
 KINDS = [(("precision", "bf16"),), (("precision", "bf16"), ("residual", "f32")),
          (("precision", "fp16"),), (("precision", "fp16"), ("residual", "f32"))]

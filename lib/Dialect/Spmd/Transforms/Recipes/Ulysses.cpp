@@ -175,16 +175,16 @@ static FloatType sentType(Operation *op, Value result) {
 /// over `axes`. Attention shards its positions over some of these axes and
 /// heads over another; without the annotation, products with weights would be
 /// sharded by heads as well. Without `all`, only those that are sent in 16
-/// bits. Sums over an axis of another recipe stay in f32, and so does what has
-/// the same bits in each layout (not `alone`). Without `padded`, a size that
-/// `axes` do not divide is not sharded: it would be padded for this alone.
+/// bits, which needs `rounds`. Sums over the axes of recipes before are taken
+/// in f32, and rounded then. Without `padded`, a size that `axes` do not divide
+/// is not sharded: it would be padded for this alone.
 static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          const SequenceClasses &sequences, Operation *op,
-                         const AxisList &axes, bool all, bool alone,
+                         const AxisList &axes, bool all, bool rounds,
                          bool padded) {
   for (OpResult result : op->getResults()) {
     auto type = cast<RankedTensorType>(result.getType());
-    FloatType narrow = alone ? sentType(op, result) : FloatType();
+    FloatType narrow = rounds ? sentType(op, result) : FloatType();
     if (!headDim(classes, op, result) || (!all && !narrow))
       continue;
     Value value = result;
@@ -208,6 +208,11 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
       sharding.open[dim] = false;
       OpBuilder builder(op->getContext());
       builder.setInsertionPointAfterValue(value);
+      if (narrow && axes.size() > 1) {
+        Sharding summed = sharding;
+        summed.dims[dim].pop_back();
+        value = annotator.constrain(builder, value, summed);
+      }
       if (narrow)
         value = graph::CastOp::create(builder, value.getLoc(),
                                       type.clone(narrow), value);
@@ -287,12 +292,11 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     // Where no input has the sequence, the results of attention begin it.
     bool made = !*inputs && outer.empty();
     for (Operation *op : attentions)
-      splitResults(annotator, classes, positions, op, axes,
-                   /*all=*/made || !outer.empty() ||
-                       llvm::is_contained(within, op),
-                   /*alone=*/outer.empty() && annotator.getGrains() == 0 &&
-                       !graph::usesFloat8(function),
-                   /*padded=*/made);
+      splitResults(
+          annotator, classes, positions, op, axes,
+          /*all=*/made || !outer.empty() || llvm::is_contained(within, op),
+          /*rounds=*/annotator.getGrains() == 0 && !graph::usesFloat8(function),
+          /*padded=*/made);
     for (const auto &[operand, dim, over] : heads) {
       Sharding sharding = Sharding::replicated(
           cast<RankedTensorType>(operand->get().getType()).getRank(),
