@@ -330,6 +330,7 @@ void cleave::addParts(OpPassManager &passes, const PhaseOptions &options) {
   split.stages = stageNames(options);
   PipelineShape shape = pipelineShape(options);
   split.chunks = shape.chunks;
+  split.stageMap = shape.map.str();
   split.splitBackward = shape.splitBackward;
   split.machine = options.machine;
   split.keepWhole = shape.asynchronous;

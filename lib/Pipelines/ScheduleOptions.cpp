@@ -42,6 +42,7 @@ PipelineShape cleave::pipelineShape(const PhaseOptions &options) {
     shape.splitBackward = found->split;
     shape.asynchronous = found->asynchronous;
     shape.chunks = found->chunks ? found->chunks : 2;
+    shape.map = scheduling::StageMap{found->map}.name();
   }
   if (options.chunks > 0)
     shape.chunks = options.chunks;

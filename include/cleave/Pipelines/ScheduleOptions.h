@@ -26,6 +26,8 @@ namespace cleave {
 /// or, where they do not, what their schedule needs.
 struct PipelineShape {
   int64_t chunks = 1;
+  /// The position of each stage, as `scheduling::StageMap` names it.
+  llvm::StringRef map = "modular";
   bool splitBackward = false;
   bool asynchronous = false;
   /// A schedule written by hand has parts that gather parameters once.

@@ -156,6 +156,8 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
     // and in the next stage
     %z = spmd.all_gather %y by #spmd.sharding<@mesh, [{"tp"}, {} ]> ...
     ```
+    Stages of one position (`stage-map`, as schedules name it) send each other
+    nothing, and such values stay whole.
 
     Collectives that reduce gradients accumulated over micro-batches are a part of
     their own (R). With `gather=once`, so are collectives of values that depend on
@@ -188,6 +190,10 @@ def SplitStages : Pass<"pipe-split-stages", "::mlir::ModuleOp"> {
   }];
   let options = [Option<"treeSums", "tree-sums", "bool", "false",
                         "Sum over micro-batches in a binary tree">,
+                 Option<"stageMap", "stage-map", "std::string",
+                        "\"modular\"",
+                        "The pipeline position of each stage: modular, v or "
+                        "bidirectional">,
                  Option<"stages", "stages", "std::string", "",
                         "For each stage from the second on, the prefix of a "
                         "parameter's name: the stage begins at the first reader "

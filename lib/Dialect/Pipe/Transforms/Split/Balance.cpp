@@ -17,7 +17,7 @@ using namespace cleave::pipe;
 
 /// Returns stages of one op each.
 Stages Stages::apart(const Ops &ops) const {
-  Stages single(entry, flow, ops.size());
+  Stages single(entry, flow, ops.size(), map);
   single.stagedForward();
   SmallVector<size_t> everywhere(ops.size() - 1);
   std::iota(everywhere.begin(), everywhere.end(), 1);

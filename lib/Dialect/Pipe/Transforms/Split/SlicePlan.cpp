@@ -53,6 +53,11 @@ std::optional<SentValue> cleave::pipe::describeSent(const Flow &flow,
   if (early.empty() ||
       llvm::any_of(early, [](const auto &entry) { return !entry.second; }))
     return std::nullopt;
+  // Stages of one position share its memory.
+  if (llvm::all_of(early, [&](const auto &entry) {
+        return stages.areTogether(entry.first, sent.stage);
+      }))
+    return std::nullopt;
   for (Operation *user : value.getUsers())
     if (std::optional<int64_t> stage = stages.of(user);
         stage && early.count(*stage) && !flow.isAccumulation(user) &&

@@ -215,6 +215,10 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
     std::optional<MachineModel> known = MachineModel::parse(machine, error);
     if (!known)
       return getOperation().emitError("machine: ") << error;
+    std::optional<scheduling::StageMap> map = scheduling::StageMap::parse(
+        stageMap, countPositions(mesh.getMesh()), error);
+    if (!map)
+      return getOperation().emitError("stage-map: ") << error;
     FailureOr<Fusion> wanted = choose<Fusion>("fusion", fusion,
                                               {{"auto", Fusion::Auto},
                                                {"none", Fusion::None},
@@ -274,7 +278,8 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
         flows.back() = std::make_unique<Flow>(function, mesh, *wanted, count);
         if (failed(flows.back()->analyze()))
           return failure();
-        cuts.back() = std::make_unique<Stages>(function, *flows.back(), count);
+        cuts.back() =
+            std::make_unique<Stages>(function, *flows.back(), count, *map);
         LogicalResult done = success();
         if (cuts.size() > 1)
           done = cuts.back()->cutLike(*cuts.front());

@@ -19,6 +19,7 @@
 
 #include "Flow.h"
 #include "cleave/Dialect/Pipe/Transforms/Costs.h"
+#include "cleave/Scheduling/StageMap.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringSet.h"
 
@@ -30,8 +31,10 @@ using StageSet = llvm::BitVector;
 /// The stages of one entry.
 class Stages {
 public:
-  Stages(mlir::func::FuncOp entry, const Flow &flow, int64_t count)
-      : entry(entry), body(entry.getBody().front()), flow(flow), count(count) {}
+  Stages(mlir::func::FuncOp entry, const Flow &flow, int64_t count,
+         const scheduling::StageMap &map)
+      : entry(entry), body(entry.getBody().front()), flow(flow), count(count),
+        map(map) {}
 
   /// Cuts forward into stages, which begin with the ops that have
   /// `kBeginsStageAttr`. Without such ops: if `first` is empty, they have even
@@ -52,6 +55,10 @@ public:
   llvm::LogicalResult cutLike(Stages &other);
 
   int64_t size() const { return count; }
+  /// Whether the same pipeline positions run both stages.
+  bool areTogether(int64_t stage, int64_t other) const {
+    return map.devicesOf(stage) == map.devicesOf(other);
+  }
   /// The stage that computes `op`, which varies with the micro-batch; nothing
   /// if each stage that reads it does.
   std::optional<int64_t> of(mlir::Operation *op) const {
@@ -123,6 +130,7 @@ private:
   mlir::Block &body;
   const Flow &flow;
   int64_t count;
+  scheduling::StageMap map;
   llvm::DenseMap<mlir::Operation *, int64_t> stages;
   /// Parameters, state, and the forward values that depend on them.
   llvm::DenseSet<mlir::Value> fromParameters;
