@@ -142,10 +142,8 @@ KNOWN = [
      "whole gradients are summed over cp before they are scattered over dp, not shards after"),
     ("all_gather cp", lambda c: c[0].startswith("gpt") and has(c, "ulysses") and has(c, "zero2"),
      "the table of positions is gathered for each micro-batch"),
-    ("reduce col", lambda c: has(c, "summa2d", "summa25d"),
-     "the input gradients of matmuls that read the same values are reduced one by one"),
-    ("reduce row", lambda c: has(c, "summa2d", "summa25d"),
-     "each chunk of rows of a head reduces the gradient of its weight"),
+    ("reduce col", lambda c: has(c, "summa2d", "summa25d") and "--precision=fp8" in c,
+     "each of the input gradients of matmuls that read the same values has scales of its own"),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_to_all cp", "cp="))),
@@ -163,9 +161,6 @@ KNOWN = [
     *((row, lambda c: c[0].endswith("dropless"),
        "a mixture that drops nothing computes all experts for each token")
       for row in ("operations", "all_to_all ep")),
-    *((row, lambda c: c[0] == "bert-340m" and has(c, "megatron", "megatron-sp"),
-       "where the stream is normed after a branch, the gradients of queries, keys and values are "
-       "summed one by one") for row in ("all_reduce tp", "reduce_scatter tp")),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
       for row in ("operations", "all_gather tp:(1)2,tp:(2)2", "permute cp,tp",
@@ -231,3 +226,5 @@ SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
            "--precision=bf16" if index % 2 else "--precision=f32",
            *(["--micro-batches=4"] if index % 4 > 1 or "pp=" in mesh else []))
           for index, (mesh, plan) in enumerate(LAYOUTS)]
+SAMPLE += [("llama-1b", "row=4,col=4", "summa2d", "--precision=bf16"),
+           ("bert-340m", "dp=4,tp=4", "megatron-sp,zero1", "--precision=bf16")]

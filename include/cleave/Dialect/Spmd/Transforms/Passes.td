@@ -408,7 +408,8 @@ def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> 
     An all_reduce whose only reader is a slice along its axes becomes a
     reduce_scatter. A slice of an all_gather by the same axes is the operand of the
     all_gather. Equal collectives are merged, though never across a `graph.seed`. A sum
-    of two reduce_scatters is one of the sum of their operands. A slice of several
+    that adds several sums over the same ranks adds their terms, and sums these over
+    ranks once: all_reduces, reduce_scatters and reductions of parts. A slice of several
     sums that are rounded and concatenated is one reduce_scatter, which is rounded.
     ```mlir
     %r = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<8xf32>

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Spmd/Transforms/Partition/OptimizeCollectives.h"
+#include "JoinReductions.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
@@ -43,14 +44,12 @@ public:
       if (!slice || !scatterSlice(slice, mesh, rewriter))
         undoCollective(&op, mesh, rewriter);
     }
-    for (auto sum : llvm::make_early_inc_range(body.getOps<graph::AddOp>()))
-      reduceSum(sum);
+    joinReductions(body, rewriter);
   }
 
 private:
   void mergeEqual();
   bool scatterPieces(SliceOp slice);
-  void reduceSum(graph::AddOp sum);
 
   Block &body;
   Mesh mesh;
@@ -161,31 +160,6 @@ bool Optimizer::scatterPieces(SliceOp slice) {
   }
   scatterSlice(part, mesh, rewriter);
   return true;
-}
-
-/// A sum of two sums over devices becomes one of the sum of their terms: half
-/// as much is sent.
-void Optimizer::reduceSum(graph::AddOp sum) {
-  auto first = sum.getLhs().getDefiningOp<ReduceScatterOp>();
-  auto second = sum.getRhs().getDefiningOp<ReduceScatterOp>();
-  if (!first || !second || first == second ||
-      first.getKind() != ReductionKind::Sum || !first->hasOneUse() ||
-      !second->hasOneUse() || first.getType() != sum.getType() ||
-      first->getAttrDictionary() != second->getAttrDictionary() ||
-      first.getInput().getType() != second.getInput().getType())
-    return;
-  ShardingAttr place = writtenShardingAttr(first.getInput());
-  if (!place || place != writtenShardingAttr(second.getInput()))
-    return;
-  rewriter.setInsertionPoint(sum);
-  auto terms = graph::AddOp::create(rewriter, sum.getLoc(), first.getInput(),
-                                    second.getInput());
-  annotate(terms, place, writtenGlobalType(first.getInput()));
-  auto reduced = cast<ReduceScatterOp>(rewriter.clone(*first));
-  reduced.getInputMutable().assign(terms);
-  rewriter.replaceOp(sum, reduced);
-  rewriter.eraseOp(first);
-  rewriter.eraseOp(second);
 }
 
 /// Returns the axes of all dimensions.
