@@ -71,7 +71,8 @@ test-all: build
 bench: build
 	-$(VENV) -m pip install --quiet --disable-pip-version-check \
 	  -r benchmarks/requirements.txt
-	ninja -C $(BUILD) cleave-communicator-bench
+	ninja -C $(BUILD) cleave-communicator-bench cleave-attention-bench
+	$(BUILD)/bin/cleave-attention-bench
 	$(VENV) benchmarks/run.py --build $(BUILD)
 	$(VENV) benchmarks/precision.py --build $(BUILD)
 	$(VENV) benchmarks/devices.py --build $(BUILD)

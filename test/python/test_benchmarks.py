@@ -130,6 +130,14 @@ def test_communicator():
 
 
 @full
+def test_attention():
+    make("cleave-attention-bench")
+    said = subprocess.run([BUILD / "bin" / "cleave-attention-bench", "1024", "1", "3"], text=True,
+                          capture_output=True, check=True, timeout=300).stdout
+    assert len(re.findall(r"^\S.*? +[\d.]+ ms +[\d.]+ ms( +[\d.]+){3} x$", said, re.M)) == 7
+
+
+@full
 def test_demo(tmp_path):
     said = run("examples/demo.py", "--work", tmp_path)
     rows = re.findall(r"^ +\d+ +([\d.]+) +([\d.]+) ", said, re.M)

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Runtime/CPU/Attention.h"
-#include "Runtime/CPU/AttentionRows.h"
+#include "Runtime/CPU/Attention/AttentionBlocks.h"
+#include "Runtime/CPU/Attention/AttentionRows.h"
 #include "Runtime/CPU/LibraryMemory.h"
 #include "cleave/Support/Philox.h"
 #include "gtest/gtest.h"
@@ -283,6 +284,24 @@ void compare(const Floats &got, const std::vector<double> &expected,
   EXPECT_LE(error, 2e-5 * norm + 1e-6) << what;
 }
 
+/// Documents of such lengths, in pieces that come one after another: numbers
+/// ascend or are any.
+std::vector<int64_t> drawDocuments(std::mt19937 &gen, int64_t size,
+                                   int64_t longest, bool again) {
+  std::vector<int64_t> segments, numbers;
+  while (int64_t(segments.size()) < size) {
+    if (!numbers.empty() && again && gen() % 3 == 0)
+      numbers.push_back(numbers[gen() % numbers.size()]);
+    else
+      numbers.push_back(longest % 2 ? int64_t(gen()) - (1 << 30)
+                                    : int64_t(numbers.size()));
+    int64_t length = std::min(1 + int64_t(gen() % uint64_t(longest)),
+                              size - int64_t(segments.size()));
+    segments.insert(segments.end(), size_t(length), numbers.back());
+  }
+  return segments;
+}
+
 TEST(Attention, RandomAgainstDefinition) {
   ThreadTeam team(2);
   for (unsigned seed = 0; seed < 120; ++seed) {
@@ -347,6 +366,14 @@ TEST(Attention, RandomAgainstDefinition) {
       for (int64_t i = 0; i < c.batch * c.keys; ++i)
         t.keySegments.push_back(document == 1 ? pick(0, 1)
                                               : i % c.keys / document);
+      // Documents of any number that come again after others.
+      if (document % 2 == 0 && c.queries == c.keys) {
+        t.querySegments.clear();
+        for (int64_t b = 0; b < c.batch; ++b)
+          for (int64_t s : drawDocuments(gen, c.keys, document, true))
+            t.querySegments.push_back(s);
+        t.keySegments = t.querySegments;
+      }
     }
     t.prepare(gen, team.size());
     t.reference();
@@ -491,6 +518,199 @@ TEST(Attention, OntoOtherKeys) {
     }
     compare(sum, exact(dQ), "dQ");
     compare(t.dK, exact(dK), "dK");
+  }
+}
+
+/// Blocks have each query once, and each key that a query of theirs sees; parts
+/// have each key once, and all that their blocks see.
+TEST(Attention, BlocksOfDocuments) {
+  AttentionBlocks blocks;
+  for (unsigned seed = 0; seed < 80; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 gen(seed);
+    Problem t;
+    AttentionCommand &c = t.c;
+    c.batch = 2;
+    c.heads = c.kvHeads = c.headSize = c.valueSize = 1;
+    c.queries = c.keys = 1 + int64_t(gen() % 700);
+    c.causal = gen() % 4 != 0;
+    c.window = gen() % 3 ? 0 : 1 + int64_t(gen() % 200);
+    c.dropout = gen() % 4 ? 0.0f : 0.5f;
+    if (gen() % 3 == 0) {
+      t.queryStarts = Problem::pieces(gen, c.queries, 1);
+      t.keyStarts = Problem::pieces(gen, c.keys, 1);
+    }
+    bool documents = gen() % 4 != 0;
+    for (int64_t b = 0; documents && b < c.batch; ++b) {
+      auto drawn =
+          drawDocuments(gen, c.keys, 1 + int64_t(gen() % 300), gen() % 2);
+      auto add = [&](std::vector<int64_t> &to) {
+        to.insert(to.end(), drawn.begin(), drawn.end());
+      };
+      add(t.keySegments);
+      if (gen() % 4 == 0)
+        std::rotate(drawn.begin(), drawn.begin() + c.keys / 2, drawn.end());
+      add(t.querySegments);
+    }
+    t.prepare(gen, 1);
+    blocks.build(c, t.p);
+    AttentionPositions positions(c, t.p);
+    ASSERT_EQ(blocks.rows, documents ? c.batch : 1);
+    for (int64_t row = 0; row < blocks.rows; ++row) {
+      int64_t next = 0;
+      size_t index = 0;
+      for (const AttentionPart &part : blocks.parts) {
+        if (part.row != row)
+          continue;
+        ASSERT_EQ(part.keys.begin, next);
+        next = part.keys.end;
+      }
+      ASSERT_EQ(next, c.keys);
+      next = 0;
+      for (const AttentionPart &part : blocks.parts)
+        for (size_t i = 0; part.row == row && i < part.blocks; ++i) {
+          const AttentionBlock &block = blocks.blocks[part.firstBlock + i];
+          ASSERT_TRUE(index == 0 || part.firstBlock + i == index);
+          index = part.firstBlock + i + 1;
+          ASSERT_EQ(block.row, row);
+          ASSERT_EQ(block.first, next);
+          ASSERT_LE(block.count, c.queryBlock);
+          next += block.count;
+          std::vector<bool> has(c.keys);
+          for (size_t r = 0; r < block.ranges; ++r) {
+            KeyRange range = blocks.ranges[block.firstRange + r];
+            ASSERT_LT(range.begin, range.end);
+            ASSERT_GE(range.begin, part.keys.begin);
+            ASSERT_LE(range.end, part.keys.end);
+            ASSERT_TRUE(c.dropout == 0.0f || range.begin % 64 == 0);
+            for (int64_t j = range.begin; j < range.end; ++j) {
+              ASSERT_FALSE(has[j]);
+              has[j] = true;
+            }
+          }
+          for (int64_t q = block.first; q < block.first + block.count; ++q) {
+            KeyRange see = positions.visible(q);
+            for (int64_t j = 0; j < c.keys; ++j) {
+              bool same = !documents || t.querySegments[row * c.queries + q] ==
+                                            t.keySegments[row * c.keys + j];
+              if (same && j >= see.begin && j < see.end)
+                ASSERT_TRUE(has[j]);
+              if (block.sameSegment && has[j])
+                ASSERT_TRUE(same);
+            }
+          }
+        }
+      ASSERT_EQ(next, c.queries);
+    }
+  }
+}
+
+/// The scores that are computed of packed documents are at most 1.15 times
+/// those of the documents alone.
+TEST(Attention, ScoresOfDocuments) {
+  AttentionBlocks blocks;
+  auto scores = [&](Problem &t) {
+    std::mt19937 gen(1);
+    t.c.batch = t.c.heads = t.c.kvHeads = t.c.headSize = t.c.valueSize = 1;
+    t.c.causal = true;
+    t.prepare(gen, 1);
+    blocks.build(t.c, t.p);
+    int64_t count = 0;
+    for (const AttentionBlock &block : blocks.blocks)
+      for (size_t r = 0; r < block.ranges; ++r)
+        count += block.count * blocks.ranges[block.firstRange + r].size();
+    return count;
+  };
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 gen(seed);
+    // In order, or in two pieces each.
+    int64_t pieces = 1 + seed % 2, alone = 0;
+    std::vector<int64_t> lengths;
+    for (int i = 0; i < 16; ++i)
+      lengths.push_back(pieces * (96 + int64_t(gen() % 400)));
+    Problem packed;
+    for (int64_t piece = 0; piece < pieces; ++piece)
+      for (size_t i = 0; i < lengths.size(); ++i)
+        packed.querySegments.insert(packed.querySegments.end(),
+                                    size_t(lengths[i] / pieces),
+                                    int64_t(i * 2654435761u % 1000003));
+    packed.keySegments = packed.querySegments;
+    packed.c.queries = packed.c.keys = int64_t(packed.keySegments.size());
+    int64_t together = scores(packed);
+    // Parts of documents that are whole go to threads of their own.
+    if (pieces == 1)
+      EXPECT_GE(blocks.parts.size(), lengths.size() / 2);
+    for (int64_t length : lengths) {
+      Problem one;
+      one.c.queries = one.c.keys = length;
+      alone += scores(one);
+    }
+    EXPECT_GT(together, 0);
+    EXPECT_LE(double(together), 1.15 * double(alone));
+  }
+}
+
+/// Documents packed in a row: as each alone, to the last bits that another
+/// order of sums leaves.
+TEST(Attention, DocumentsAsAlone) {
+  ThreadTeam team(2);
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 gen(seed);
+    Problem t;
+    AttentionCommand &c = t.c;
+    c.batch = 2;
+    c.heads = 4;
+    c.kvHeads = 2;
+    c.queries = c.keys = 300 + int64_t(gen() % 200);
+    c.headSize = c.valueSize = 16;
+    c.scale = 0.25f;
+    c.causal = seed % 3 != 0;
+    c.window = seed % 4 == 0 ? 50 : 0;
+    for (int64_t b = 0; b < c.batch; ++b)
+      for (int64_t s : drawDocuments(gen, c.keys, 150 + seed % 2, false))
+        t.querySegments.push_back(s);
+    t.keySegments = t.querySegments;
+    t.prepare(gen, team.size());
+    attentionForward(c, t.p, team);
+    attentionBackward(c, t.p, team);
+    Problem one = t;
+    for (int64_t b = 0; b < c.batch; ++b)
+      for (int64_t first = 0, end; first < c.keys; first = end) {
+        const int64_t *segments = t.querySegments.data() + b * c.keys;
+        for (end = first + 1; end < c.keys && segments[end] == segments[first];)
+          ++end;
+        AttentionCommand own = c;
+        own.batch = 1;
+        own.queries = own.keys = own.globalQueries = own.globalKeys =
+            end - first;
+        AttentionPointers p = one.p;
+        auto at = [&](Floats &values, const HeadView &v) {
+          return values.data() + b * v.strideBatch + first * v.stridePosition;
+        };
+        p.q = at(one.q, c.q);
+        p.k = at(one.k, c.k);
+        p.v = at(one.v, c.v);
+        p.o = at(one.o, c.o);
+        p.dO = at(one.dO, c.dO);
+        p.dQ = at(one.dQ, c.dQ);
+        p.dK = at(one.dK, c.dK);
+        p.dV = at(one.dV, c.dV);
+        Floats lse(c.heads * own.queries);
+        p.lse = lse.data();
+        p.scratch = one.scratch.data();
+        p.querySegments = p.keySegments = nullptr;
+        attentionForward(own, p, team);
+        attentionBackward(own, p, team);
+      }
+    auto exact = [](const Floats &values) {
+      return std::vector<double>(values.begin(), values.end());
+    };
+    compare(t.o, exact(one.o), "o");
+    compare(t.dQ, exact(one.dQ), "dQ");
+    compare(t.dK, exact(one.dK), "dK");
+    compare(t.dV, exact(one.dV), "dV");
   }
 }
 

@@ -11,8 +11,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
-#define CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
+#ifndef CLEAVE_LIB_RUNTIME_CPU_ATTENTION_ATTENTIONROWS_H
+#define CLEAVE_LIB_RUNTIME_CPU_ATTENTION_ATTENTIONROWS_H
 
 #include "cleave/Support/Philox.h"
 
@@ -91,4 +91,4 @@ const AttentionRowFunctions *getAttentionRows(const char *isa = nullptr);
 
 } // namespace cleave::runtime
 
-#endif // CLEAVE_LIB_RUNTIME_CPU_ATTENTIONROWS_H
+#endif // CLEAVE_LIB_RUNTIME_CPU_ATTENTION_ATTENTIONROWS_H
