@@ -72,7 +72,15 @@ MORE = {
         "micro-batches, as gradient accumulation in PyTorch does. rank: those of a micro-batch on one rank; running "
         "statistics are those of the first rank, as DistributedDataParallel keeps them. With the last two the loss "
         "differs from that of the whole batch. Other buffers that the model writes get one new value in a step, that of "
-        "the whole batch")],
+        "the whole batch"), (
+        "balance_loss", 'Literal["model", "sequence", "micro-batch", "rank", "global"]',
+        "The tokens over which the loss that balances experts is taken: an expert's share of the choices times its mean "
+        "probability, summed over experts; the loss is the mean over such parts of the batch. model, the default: as "
+        "the model's code has it. sequence: each sample (Megatron's seq_aux_loss). micro-batch: those of a micro-batch, "
+        "on all ranks, as gradient accumulation in PyTorch does. rank: those of a micro-batch on one rank (Megatron's "
+        "aux_loss). global: the whole batch (Megatron's global_aux_loss), as models of transformers have it themselves; it "
+        "needs one micro-batch. It is of `cleave.moe.balance_loss`, of the mixtures of `cleave.models`, and of models of "
+        "transformers with output_router_logits=True; with others it is an error")],
     "Precision": [(
         "precision_policy", "Sequence[tuple[str, str]]",
         "Ops that are computed otherwise than `precision` has it: pairs of a pattern and \"f32\" or \"16bit\". A "

@@ -13,7 +13,9 @@ experts, c places (the capacity) of an expert for a group.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from typing import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -75,16 +77,50 @@ def combine(y: torch.Tensor, place: torch.Tensor, weight: torch.Tensor) -> torch
     return (rows.view(groups, tokens, choices, width) * weight[..., None]).sum(2)
 
 
-def balance_loss(probabilities: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+#: The number of equal parts of a batch over which `balance_loss` is taken, and how often it was; 0
+#: parts: the groups that it is given.
+_parts, _count = 0, []
+
+
+@contextlib.contextmanager
+def balanced_over(parts: int) -> Iterator[list[int]]:
+    """Context manager in which `balance_loss` is the mean of those of `parts` equal parts of the
+    batch, whatever groups tokens are routed in; 0: of the groups. It yields a list that has an item
+    for each call."""
+    global _parts, _count
+    before = _parts, _count
+    _parts, _count = parts, []
+    try:
+        yield _count
+    finally:
+        _parts, _count = before
+
+
+def balance_loss(probabilities: torch.Tensor, index: torch.Tensor,
+                 every: bool = False) -> torch.Tensor:
     """The load-balancing loss `e * sum(f * p)`, 1 if experts are used equally: f is the
     fraction of a group's tokens whose first choice is the expert, before any is
     dropped, and is not differentiated; p is its mean probability. The mean over groups,
-    a scalar.
+    a scalar. With `every`, f is the fraction of all choices.
+
+    A step takes it over other tokens than those of a group if `balance_loss` of
+    `cleave.Numerics` says so.
 
     `probabilities`: [g, t, e]; `index`: [g, t, k]."""
     experts = probabilities.shape[-1]
-    used = F.one_hot(index[..., 0], experts).to(probabilities.dtype).mean(1)
-    return experts * (used * probabilities.mean(1)).sum(-1).mean()
+    if _parts:
+        _count.append(_parts)
+        if probabilities.shape[0] % _parts:
+            raise ValueError(f"a loss that balances experts is taken over {_parts} parts of a "
+                             f"batch, and {probabilities.shape[0]} groups of tokens are not "
+                             "divisible by them")
+        probabilities, index = (x.reshape(_parts, -1, x.shape[-1]) for x in (probabilities, index))
+    if every:
+        used = F.one_hot(index, experts).to(probabilities.dtype).sum(2).mean(1)
+    else:
+        used = F.one_hot(index[..., 0], experts).to(probabilities.dtype).mean(1)
+    factor = experts / index.shape[-1] if every else experts
+    return factor * (used * probabilities.mean(1)).sum(-1).mean()
 
 
 class Experts(nn.Module):

@@ -70,7 +70,7 @@ class Builder:
             # The model takes the types of the example.
             inputs = tuple(t.to(e.dtype) for t, e in zip(inputs, self.examples))
             parts, inputs = self._micro_batches(inputs)
-            groups = self._groups(parts)
+            groups = self._groups(parts, inputs[0].shape[0] if inputs and inputs[0].ndim else 1)
             traced = self._trace(inputs, groups)
             self._check_traced(traced, parts)
             options = self._options(traced, parts)
@@ -95,15 +95,18 @@ class Builder:
             return own.micro_batches, first_part(inputs, batch, own.micro_batches)
         return micro_batches(own.micro_batches, batch, own.sample_parts, own.even), inputs
 
-    def _groups(self, parts: int) -> Groups:
-        """Which samples share statistics."""
+    def _groups(self, parts: int, batch: int) -> Groups:
+        """Which samples share statistics, of `batch` that are traced."""
         from ..trace import Groups
 
         own = self.settings
+        parts = 1 if own.updates_each else parts
+        balance = {"model": 0, "sequence": batch, "micro-batch": parts,
+                   "rank": parts * own.sample_parts, "global": 1}[own.balance_loss]
         if own.batch_statistics == "batch":
-            return Groups()
+            return Groups(balance=balance)
         ranks = own.sample_parts if own.batch_statistics == "rank" else 1
-        return Groups(1 if own.updates_each else parts, ranks)
+        return Groups(parts, ranks, balance)
 
     def _trace(self, inputs: Tensors, groups: Groups) -> TracedModel:
         from ..trace import trace
@@ -196,7 +199,7 @@ class Builder:
         check = self.settings.check
         if check == "off":
             return
-        if groups.count > 1 and traced.batch_statistics:
+        if (groups.count > 1 and traced.batch_statistics) or groups.balance:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 traced = trace(self.model, self.arrange(inputs), loss_fn=self.loss_fn, logits=False)

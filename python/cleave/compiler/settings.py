@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: What a model can ask for by its own types.
 ASKED = ("f32", "bf16", "fp16")
+#: The tokens that a loss that balances experts can be taken over.
+BALANCE = ("model", "sequence", "micro-batch", "rank", "global")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Settings:
     launch: _cleave.Processes | None
     micro_batches: int
     batch_statistics: str
+    balance_loss: str
     #: The number of ranks over which a batch is sharded.
     sample_parts: int
     #: Whether there is an update after each micro-batch.
@@ -72,6 +75,14 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     if not isinstance(statistics, str) or statistics not in ("batch", "micro-batch", "rank"):
         raise ValueError(f"batch_statistics is {statistics!r}; it must be 'batch', 'micro-batch' or "
                          "'rank'")
+    balance = groups["numerics"].balance_loss
+    balance = "model" if balance is None else balance
+    if not isinstance(balance, str) or balance not in BALANCE:
+        raise ValueError(f"balance_loss is {balance!r}; it must be "
+                         f"{', '.join(map(repr, BALANCE[:-1]))} or {BALANCE[-1]!r}")
+    if balance not in ("model", "sequence") and "deterministic" in options:
+        raise ValueError(f"balance_loss is {balance!r}, and deterministic computes grains of the batch, "
+                         "one after another: it must be 'sequence'")
     policy = PrecisionPolicy.of(groups["precision"].precision_policy)
     folder = _offload_folder(groups["memory"], options)
     ranks_per_device = _ranks_per_device(groups["launch"], options)
@@ -79,14 +90,18 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     for remark in _cleave.option_warnings(json.dumps(complete)):
         log.warning("remark: %s", remark)
     known, axes = table.facts(complete), _axes(options)
+    if balance == "global" and known["updates_each"]:
+        raise ValueError("balance_loss is 'global', and an asynchronous schedule updates after each "
+                         "micro-batch: it must be 'micro-batch', 'rank' or 'sequence'")
     launch = _connect(groups["launch"], axes)
     if options.get("target", "cpu") == "cpu" and not {"threads", "deterministic"} & options.keys():
         options["threads"] = _default_threads(launch)
     return Settings(
         options, optimizer, policy, mode, seed, launch,
         micro_batches=options.get("micro_batches", 1), batch_statistics=statistics,
+        balance_loss=balance,
         sample_parts=_sample_parts(axes, options.get("plan", "")), updates_each=known["updates_each"],
-        even=statistics != "batch" or "compress" in options or known["reduces_next"],
+        even=statistics != "batch" or balance in ("micro-batch", "rank") or "compress" in options or known["reduces_next"],
         offload_dir=folder, ranks_per_device=ranks_per_device)
 
 

@@ -113,8 +113,7 @@ class Mixture(nn.Module):
         y = moe.combine(y, place, weight.to(y.dtype))
         if self.shared is not None:
             y = y + self.shared(x)
-        used = F.one_hot(index, experts).to(probabilities.dtype).sum(2).mean(1)
-        return y, experts / choices * (used * probabilities.mean(1)).sum(-1).mean()
+        return y, moe.balance_loss(probabilities, index, every=True)
 
 
 def swiglu(gate, up):

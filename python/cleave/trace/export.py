@@ -19,6 +19,7 @@ import torch
 from .alike import alike, same_constants, same_operators
 from .accepted import devices
 from .autograd import Originals, autograd_semantics, reached
+from .balance import NONE, balanced
 from .call_plan import Call, plan_call, position_note, samples_note
 from .conditions import Check, fails_of_itself
 from .converters.batch_norm import Groups, batch_norm_modules
@@ -283,11 +284,13 @@ def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     # Clones, because torch.export treats a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
     step = _Step(module, loss_fn, call, want)
-    with _tracing(step, groups, training):
+    with _tracing(step, groups, training), balanced(module, groups.balance) as balances:
         with _without_torch_logs():
             program = step.originals.conditions.explored(
                 lambda: _exported(step, values),
                 lambda *both: alike(len(step.found.names), *both))
+        if groups.balance and training and not balances:
+            raise TraceError(NONE)
         check_functions(step.originals.functions)
         _check_forward_state(step, values, program)
     return Begun(step, groups, training, program)
