@@ -13,6 +13,7 @@ first use, so that `import cleave` is quick. The files:
     exporting/, export            weights in 8 bits, sparse, or in 16 bits, for PyTorch; its command
     models/, testing/             models; helpers of tests
     feed/                         data from a database, and models into one
+    packing                       documents packed in rows
     messages, version, moved      wording of messages; the version; modules by their former names
     moe, philox                   experts in plain PyTorch; random numbers of the compiler
 
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from .exporting import ExportReport as ExportReport
     from .exporting import export as export
     from .exporting import read_export as read_export
+    from .packing import Packs as Packs
+    from .packing import pack as pack
     from .runtime.checkpoint import load as load
     from .runtime.results import Evaluation as Evaluation
     from .runtime.results import Loss as Loss
@@ -84,6 +87,8 @@ _LAZY = {
     "export": "exporting",
     "read_export": "exporting",
     "ExportReport": "exporting",
+    "pack": "packing",
+    "Packs": "packing",
     "Step": "runtime.step",
     "StepError": "runtime.results",
     "Evaluation": "runtime.results",

@@ -18,7 +18,7 @@ static constexpr int64_t leastGap = 64;
 /// Queries of another document begin a block, unless fewer scores than this are
 /// computed in vain in the same one.
 static constexpr int64_t mostInVain = 1024;
-/// What a block costs besides its scores, in scores.
+/// The cost of a block besides its scores, in scores.
 static constexpr int64_t blockCost = 1024;
 
 //===----------------------------------------------------------------------===//

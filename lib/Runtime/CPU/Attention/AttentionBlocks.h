@@ -25,7 +25,7 @@ struct KeyRange {
   int64_t size() const { return end - begin; }
 };
 
-/// What positions let queries see.
+/// The keys that positions let queries see.
 class AttentionPositions {
 public:
   AttentionPositions(const AttentionCommand &c, const AttentionPointers &p);
