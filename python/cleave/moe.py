@@ -26,6 +26,9 @@ def capacity_of(tokens: int, experts: int, choices: int = 1, factor: float = 1.0
     """The capacity of each expert for a group of `tokens` tokens: its equal share of
     the tokens times `factor`, rounded up, for each choice; at most `tokens`, since a
     token chooses an expert once."""
+    if experts < 1 or not 1 <= choices <= experts:
+        raise ValueError(f"a token chooses {choices} of {experts} experts; there must be at least as "
+                         "many experts as choices, and both must be positive")
     return min(choices * math.ceil(tokens / experts * factor), tokens)
 
 
@@ -123,6 +126,29 @@ def balance_loss(probabilities: torch.Tensor, index: torch.Tensor,
     return factor * (used * probabilities.mean(1)).sum(-1).mean()
 
 
+def z_loss(logits: torch.Tensor) -> torch.Tensor:
+    """The loss that keeps a router's logits [..., e] small (arXiv 2202.08906): the mean over
+    tokens of the square of the logarithm of the sum of their exponentials."""
+    return logits.float().logsumexp(-1).square().mean()
+
+
+def jitter(x: torch.Tensor, amount: float) -> torch.Tensor:
+    """The input of a router in training (arXiv 2101.03961): x times uniform numbers of
+    `1 - amount` to `1 + amount`."""
+    return x * torch.empty_like(x).uniform_(1 - amount, 1 + amount)
+
+
+@torch.no_grad()
+def update_correction(correction: torch.Tensor, index: torch.Tensor, rate: float) -> None:
+    """Balances experts without a loss (arXiv 2408.15664): the buffer `correction` [e], which is
+    added to the scores by which tokens choose, grows by `rate` for experts that fewer tokens of the
+    batch chose than the mean, and shrinks by it for others. `index` [..., k]: the choices.
+
+    A compiled step does so once, with the choices of all ranks and micro-batches."""
+    load = F.one_hot(index, len(correction)).flatten(0, -2).sum(0).to(correction.dtype)
+    correction += rate * torch.sign(load.mean() - load)
+
+
 class Experts(nn.Module):
     """A feed-forward part whose tokens choose among experts: two layers with gelu between
     them, or with `gated` SwiGLU (arXiv 2002.05202). A group is a sequence.
@@ -138,6 +164,8 @@ class Experts(nn.Module):
     def __init__(self, hidden: int, inner: int, experts: int, *, choices: int = 1,
                  capacity: float | None = 1.25, noisy: bool = False, gated: bool = False):
         super().__init__()
+        if experts < 1:
+            raise ValueError(f"experts is {experts}; it must be at least 1")
         if not 1 <= choices <= experts:
             raise ValueError(f"choices is {choices}; {experts} experts allow 1 to {experts}")
         if capacity is not None and not capacity > 0:

@@ -63,6 +63,8 @@ _NUMBERS = (
     ("groups", int, "deepseek_v3: groups of experts (default: 1)"),
     ("chosen_groups", int, "deepseek_v3: groups in which a token chooses (default: 1)"),
     ("expert_scale", float, "deepseek_v3: factor of the experts' weights (default: 2.5)"),
+    ("correction_rate", float, "deepseek_v3: by how much a step changes the correction of an "
+     "expert's scores (default: 0; the paper's: 0.001)"),
     ("query_rank", int, "deepseek_v3: latent width of queries (default: 12 * head width)"),
     ("latent_rank", int, "deepseek_v3: latent width of keys and values (default: 4 * head width)"),
     ("rope_width", int, "deepseek_v3: channels of a head with positions (default: half the head "

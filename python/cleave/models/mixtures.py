@@ -16,7 +16,8 @@ from .size import Size
 class GroupRouter(nn.Module):
     """Sigmoid scores of experts in groups (DeepSeek-V3, arXiv 2412.19437): a token chooses among
     the experts of the groups whose two best ones have the largest sum. `correction` is added to
-    the scores by which it chooses, not to their weights; a step does not change it."""
+    the scores by which it chooses, not to their weights; a step changes it by `correction_rate`
+    (`moe.update_correction`)."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -28,6 +29,7 @@ class GroupRouter(nn.Module):
                              f"{size.chosen_groups} of {size.groups} groups of {size.experts}")
         self.choices, self.scale = size.choices, size.expert_scale
         self.groups, self.chosen_groups = size.groups, size.chosen_groups
+        self.rate = size.correction_rate
         self.logits = nn.Linear(size.hidden, size.experts, bias=False)
         self.register_buffer("correction", torch.zeros(size.experts))
 
@@ -41,6 +43,8 @@ class GroupRouter(nn.Module):
             allowed = F.one_hot(best, self.groups).sum(-2) > 0
             corrected = grouped.masked_fill(~allowed[..., None], -torch.inf).flatten(-2)
         index = corrected.topk(self.choices, dim=-1)[1]
+        if self.training and self.rate:
+            moe.update_correction(self.correction, index, self.rate)
         weight = scores.gather(-1, index)
         weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * self.scale
         return weight, index, scores / (scores.sum(-1, keepdim=True) + 1e-20)

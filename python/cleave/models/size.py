@@ -80,6 +80,8 @@ class Size:
     chosen_groups: int = 1
     #: Factor of the experts' weights (deepseek_v3).
     expert_scale: float = 2.5
+    #: By how much a step changes the correction of an expert's scores (deepseek_v3); 0: not.
+    correction_rate: float = 0.0
     #: Channels of a state, groups of heads that read and write states alike, positions of a
     #: chunk of the scan, and taps of the convolution (mamba2).
     state: int = 128

@@ -22,7 +22,7 @@ from .export import Exported, begin
 from .ir import Function
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
 from .modes import evaluation_entry, in_both_modes
-from .module_checks import refuse_hooks, refuse_shared_memory
+from .module_checks import refuse_choices, refuse_hooks, refuse_shared_memory
 from .policy import PrecisionPolicy
 from .printer import Printer
 from .randomness import Randomness
@@ -141,6 +141,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
         for name in call.inputs:
             refuse_name("input", name)
         refuse_hooks(module)
+        refuse_choices(module)
         refuse_shared_memory(module)
     except EagerError as error:
         raise TraceError(str(error)) from None

@@ -30,6 +30,25 @@ def refuse_hooks(module: torch.nn.Module) -> None:
                              "step does not run; remove them (the handle's remove())")
 
 
+#: Names that modules and settings give the experts that there are, and those that a token chooses.
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_CHOICES = ("top_k", "num_experts_per_tok", "moe_topk")
+
+
+def refuse_choices(module: torch.nn.Module) -> None:
+    """Raises EagerError if a part of the module has fewer experts than a token chooses."""
+    def number(owner: object, names: tuple[str, ...]) -> int | None:
+        found = (getattr(owner, name, None) for name in names)
+        return next((n for n in found if type(n) is int), None)
+
+    for name, part in module.named_modules():
+        experts, choices = number(part, _EXPERTS), number(part, _CHOICES)
+        if experts is not None and choices is not None and not 0 < choices <= experts:
+            raise EagerError(f"module '{name}' has {experts} experts, of which a token chooses "
+                             f"{choices}; it must choose at least one, and not more than there are: "
+                             "change the number of experts or of choices")
+
+
 def refuse_shared_memory(module: torch.nn.Module) -> None:
     """Raises EagerError if the storage of a trained parameter overlaps that of another tensor of
     the model, which is not the same object: an update would change both."""
