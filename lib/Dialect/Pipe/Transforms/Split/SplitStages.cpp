@@ -295,21 +295,17 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
             !treeSums && separateUses(function, *flows.back(), *cuts.back());
       }
     }
-    for (func::FuncOp function : entries)
-      for (Operation &op : function.getBody().front())
-        op.removeAttr(kBeginsStageAttr);
     int64_t slicedValues = 0;
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
+      for (Operation &op : function.getBody().front())
+        op.removeAttr(kBeginsStageAttr);
       FailureOr<int64_t> own =
           shapeTransfers(function, mesh, *flow, *cut, *sliced);
       if (failed(own))
         return failure();
       slicedValues += *own;
     }
-    // Slices have changed the shards of ops and added collectives.
-    OpPassManager verifier(ModuleOp::getOperationName());
-    verifier.addPass(spmd::createVerifyLocal());
-    if (slicedValues && failed(runPipeline(verifier, getOperation())))
+    if (slicedValues && failed(verifyLocal()))
       return failure();
     for (auto [function, flow, cut] : llvm::zip_equal(entries, flows, cuts)) {
       StepCollectives exchanges(function, *flow, mesh.getMesh(), choice.once,
@@ -324,6 +320,13 @@ struct SplitStagesPass : cleave::pipe::impl::SplitStagesBase<SplitStagesPass> {
       countParts(*program);
     }
     return success();
+  }
+
+  /// Verifies shards of ops and collectives, which slices have changed.
+  LogicalResult verifyLocal() {
+    OpPassManager verifier(ModuleOp::getOperationName());
+    verifier.addPass(spmd::createVerifyLocal());
+    return runPipeline(verifier, getOperation());
   }
 
   /// Gives the values that stages of an entry send their types, and then their
