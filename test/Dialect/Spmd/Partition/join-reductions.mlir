@@ -64,6 +64,42 @@ func.func @parts(
   return %6 : tensor<4xf32>
 }
 
+// A number that multiplies a sum multiplies its terms, as scales of 8-bit
+// operands do; it is computed before them.
+// CHECK-LABEL: func.func @scaled(
+// CHECK-SAME: %[[X:.*]]: tensor<2x4xf32> {{{.*}}}, %[[P:.*]]: tensor<f32> {{{.*}}}, %[[Q:.*]]: tensor<f32> {
+func.func @scaled(
+    %x: tensor<2x4xf32> {spmd.global_type = tensor<4x4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>},
+    %p: tensor<f32> {spmd.global_type = tensor<f32>, spmd.sharding = #spmd.sharding<@mesh, []>},
+    %q: tensor<f32> {spmd.global_type = tensor<f32>, spmd.sharding = #spmd.sharding<@mesh, []>})
+    -> (tensor<4xf32> {spmd.global_type = tensor<4xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}]>}) {
+  // CHECK: %[[A:.*]] = graph.reduce sum %[[X]]
+  // CHECK: %[[B:.*]] = graph.neg %[[A]]
+  // CHECK: %[[N:.*]] = graph.mul %[[P]], %[[Q]]
+  // CHECK: %[[AP:.*]] = graph.mul %[[A]], %[[P]] {{.*}}partial = {"tp"}
+  // CHECK: %[[BN:.*]] = graph.mul %[[B]], %[[N]] {{.*}}partial = {"tp"}
+  // CHECK: %[[T:.*]] = graph.add %[[AP]], %[[BN]] {{.*}}partial = {"tp"}
+  // CHECK: %[[S:.*]] = spmd.all_reduce sum %[[T]]
+  // CHECK: return %[[S]]
+  %0 = graph.reduce sum %x {dims = array<i64: 0>, spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"tp"}>]} : (tensor<2x4xf32>) -> tensor<4xf32>
+  %1 = spmd.all_reduce sum %0 over @mesh {"tp"} {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<4xf32>
+  %2 = graph.mul %1, %p {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %3 = graph.neg %0 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"tp"}>]} : (tensor<4xf32>) -> tensor<4xf32>
+  %4 = spmd.all_reduce sum %3 over @mesh {"tp"} {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<4xf32>
+  %5 = graph.mul %p, %q {spmd.global_types = [tensor<f32>],
+      spmd.shardings = [#spmd.sharding<@mesh, []>]} : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %6 = graph.mul %4, %5 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %7 = graph.add %2, %6 {spmd.global_types = [tensor<4xf32>],
+      spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %7 : tensor<4xf32>
+}
+
 // Not sums over other ranks, nor what is read beside the sum.
 // CHECK-LABEL: func.func @keep(
 func.func @keep(

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "JoinReductions.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
@@ -23,14 +24,18 @@ using namespace cleave::spmd;
 
 namespace {
 /// The ops that reduce a term of an addition: one, or one for each part of a
-/// value that is reduced part by part.
+/// value that is reduced part by part. The result may be multiplied by a number
+/// after that, as one of 8-bit operands is by their scales.
 struct Reduction {
   SmallVector<Operation *, 1> ops;
+  /// The `graph.mul` that does so, or null.
+  Operation *scaled = nullptr;
 
   bool sumsAlike(const Reduction &other) const;
   bool comesBefore(const Reduction &other) const;
+  Value result() const { return (scaled ? scaled : ops.back())->getResult(0); }
   /// The addition that reads the result.
-  OpOperand &use() const { return *ops.back()->getResult(0).use_begin(); }
+  OpOperand &use() const { return *result().use_begin(); }
 };
 
 /// Rewrites the sums of one block.
@@ -43,7 +48,8 @@ public:
 
 private:
   void collect(graph::AddOp sum, SmallVectorImpl<Reduction> &found);
-  void join(const Reduction &first, const Reduction &second);
+  Value scale(const Reduction &reduction, Value term);
+  void join(const Reduction &first, Reduction &second);
 
   Block &body;
   RewriterBase &rewriter;
@@ -83,6 +89,38 @@ static SmallVector<Operation *, 1> readReduction(Value value) {
   return parts;
 }
 
+/// The operand of `scaled` that is a number; none if both or neither are.
+static OpOperand *numberOf(Operation *scaled) {
+  OpOperand *found = nullptr;
+  for (OpOperand &operand : scaled->getOpOperands())
+    if (graph::tensorTypeOf(operand.get()).getRank() == 0) {
+      if (found)
+        return nullptr;
+      found = &operand;
+    }
+  return found;
+}
+
+/// Whether `number` can be computed before `op`, from other numbers.
+static bool canPrecede(Value number, Operation *op) {
+  Operation *def = number.getDefiningOp();
+  return !def || def->isBeforeInBlock(op) ||
+         (isPure(def) && !isa<CommunicationOpInterface>(def) &&
+          llvm::all_of(def->getOperands(), [&](Value operand) {
+            return graph::tensorTypeOf(operand).getRank() == 0 &&
+                   canPrecede(operand, op);
+          }));
+}
+
+static void computeBefore(Value number, Operation *op) {
+  Operation *def = number.getDefiningOp();
+  if (!def || def->isBeforeInBlock(op))
+    return;
+  for (Value operand : def->getOperands())
+    computeBefore(operand, op);
+  def->moveBefore(op);
+}
+
 /// Whether both reduce terms of one sharding and type over the same ranks.
 bool Reduction::sumsAlike(const Reduction &other) const {
   return ops.size() == other.ops.size() &&
@@ -112,29 +150,57 @@ void ReductionJoiner::collect(graph::AddOp sum,
     return;
   for (Value term : sum->getOperands()) {
     auto inner = term.getDefiningOp<graph::AddOp>();
+    auto scaled = term.getDefiningOp<graph::MulOp>();
+    OpOperand *number =
+        scaled && scaled->hasOneUse() ? numberOf(scaled) : nullptr;
     if (inner && inner->hasOneUse())
       collect(inner, found);
-    else if (auto ops = readReduction(term); !ops.empty())
-      found.push_back({std::move(ops)});
+    else if (auto ops = readReduction(
+                 number ? scaled->getOperand(1 - number->getOperandNumber())
+                        : term);
+             !ops.empty() &&
+             (!number || canPrecede(number->get(), ops.front())))
+      found.push_back(
+          {std::move(ops), number ? scaled.getOperation() : nullptr});
   }
+}
+
+/// Returns `term` of `reduction`, multiplied by the number by which the sum is.
+Value ReductionJoiner::scale(const Reduction &reduction, Value term) {
+  if (!reduction.scaled)
+    return term;
+  Value number = numberOf(reduction.scaled)->get();
+  auto product =
+      graph::MulOp::create(rewriter, reduction.scaled->getLoc(), term, number);
+  annotate(product, writtenShardingAttr(term), writtenGlobalType(term));
+  return product;
 }
 
 /// Adds the terms of `first` to those of `second` where these are reduced, so
 /// that of all terms no more than a sum is kept.
-void ReductionJoiner::join(const Reduction &first, const Reduction &second) {
+void ReductionJoiner::join(const Reduction &first, Reduction &second) {
+  for (const Reduction *reduction : {&first, &std::as_const(second)})
+    if (reduction->scaled)
+      computeBefore(numberOf(reduction->scaled)->get(), second.ops.front());
   Operation *addition = first.use().getOwner();
   for (auto [own, other] : llvm::zip_equal(first.ops, second.ops)) {
     Value term = other->getOperand(0);
     rewriter.setInsertionPoint(other);
     auto terms = graph::AddOp::create(rewriter, addition->getLoc(),
-                                      own->getOperand(0), term);
+                                      scale(first, own->getOperand(0)),
+                                      scale(second, term));
     annotate(terms, writtenShardingAttr(term), writtenGlobalType(term));
     other->setOperand(0, terms);
   }
   rewriter.replaceOp(addition,
                      addition->getOperand(1 - first.use().getOperandNumber()));
+  if (first.scaled)
+    rewriter.eraseOp(first.scaled);
   for (Operation *op : llvm::reverse(first.ops))
     rewriter.eraseOp(op);
+  if (second.scaled)
+    rewriter.replaceOp(second.scaled, second.ops.back()->getResult(0));
+  second.scaled = nullptr;
 }
 
 void ReductionJoiner::run() {
