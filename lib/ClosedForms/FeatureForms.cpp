@@ -53,7 +53,6 @@ static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
 /// and 2 scatters. Full recomputation repeats a scatter, and its gather is the
 /// third. The rows looked up are scattered, and their gradient
 /// gathered; the head's input is gathered, and its gradient scattered.
-/// Gradients of norms, and of biases after a scatter, are summed over ranks.
 static void addSequenceBetween(FormBuilder &builder,
                                llvm::ArrayRef<Axis> axes) {
   const ModelSizes &sizes = builder.sizes;
@@ -82,14 +81,6 @@ static void addSequenceBetween(FormBuilder &builder,
                options.sumBytes, "the input gradient of the head");
   builder.send(CollectiveKind::ReduceScatter, axes, sizes.lookedUp / tokens,
                options.streamBytes, "rows looked up");
-  // Without ZeRO they are summed over all ranks at once (GradientForms.cpp).
-  bool scattered = llvm::any_of(options.axes, [](const Axis &axis) {
-    return axis.zero && axis.size > 1;
-  });
-  for (const Parameter &parameter : sizes.parameters)
-    if (scattered && parameter.isVector() && !parameter.hasFeatures)
-      builder.send(CollectiveKind::AllReduce, axes, parameter.elements, 4,
-                   "gradients of norms and of biases after a scatter");
 }
 
 void closedforms::addFeatures(FormBuilder &builder) {

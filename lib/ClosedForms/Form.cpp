@@ -52,6 +52,18 @@ bool FormBuilder::shardsStream() const {
          });
 }
 
+/// Around a ring, for scores of which a mask leaves the earlier keys (arXiv
+/// 2311.09431, section 3: each rank has rows of both ends).
+bool FormBuilder::inZigZag() const {
+  return llvm::any_of(options.axes,
+                      [](const Axis &axis) {
+                        return axis.recipe == "ring" && axis.size > 1;
+                      }) &&
+         llvm::any_of(sizes.attentions, [](const Attention &a) {
+           return a.scores < a.batch * a.heads * a.queries * a.keys;
+         });
+}
+
 bool closedforms::addRecipe(Axis &axis, const std::string &recipe) {
   llvm::StringRef name = recipe;
   if (name.consume_front("zero")) {

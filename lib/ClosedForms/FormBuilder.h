@@ -64,6 +64,8 @@ public:
   bool hasSequenceBetween() const;
   /// Whether it shards the stream, by the sequence or by features.
   bool shardsStream() const;
+  /// Whether ranks hold a sequence in zig-zag order.
+  bool inZigZag() const;
 
   const ModelSizes &sizes;
   const StepOptions &options;

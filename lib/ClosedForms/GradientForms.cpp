@@ -22,39 +22,45 @@ using namespace cleave::closedforms;
 /// backward of each: 3 P. What backward does not read (biases, tables that
 /// tokens look up) is gathered for forward alone, and so is a head, whose
 /// gradients are computed with its logits.
+///
+/// Where sequences are sharded between blocks, ranks of features have other
+/// tokens, too, for norms and for biases after a scatter (arXiv 2205.05198,
+/// section 4.2.2). Sums are linear, so shards are summed over all ranks that
+/// ZeRO leaves at once.
 void closedforms::addGradients(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double gathers = options.gathersOnce ? 1 : options.microBatches;
   bool sharded = llvm::any_of(options.axes,
                               [](const Axis &axis) { return axis.zero != 0; });
+  bool zigZag = builder.inZigZag();
   for (const Parameter &parameter : builder.sizes.parameters) {
     // Ranks that hold other parts of it reduce nothing.
-    std::vector<Axis> zero, rest, all, ranks;
+    std::vector<Axis> zero, rest;
+    bool between = builder.hasSequenceBetween() &&
+                   ((parameter.isVector() && !parameter.hasFeatures) ||
+                    (parameter.positions && zigZag));
     int stage = 0;
     double shards = 1, rows = 1;
     for (const Axis &axis : options.axes) {
       if (FormBuilder::shards(axis, parameter))
         continue;
-      // Ranks that share a sequence have the gradients of other positions;
-      // ZeRO shards the whole table.
-      if (parameter.positions && !sharded &&
+      // Ranks that share a sequence have the gradients of other positions,
+      // and hold no range of them in zig-zag order; ZeRO shards the whole
+      // table.
+      if (parameter.positions && !sharded && !zigZag &&
           (axis.split == Split::Sequence || axis.recipe == "megatron-sp")) {
         rows *= static_cast<double>(axis.size);
         continue;
       }
-      bool tokens =
-          axis.split == Split::Samples || axis.split == Split::Sequence;
       if (axis.zero) {
         zero.push_back(axis);
         stage = std::max(stage, axis.zero);
         shards *= static_cast<double>(axis.size);
-      } else if (tokens) {
+      } else if (axis.split == Split::Samples ||
+                 axis.split == Split::Sequence ||
+                 (between && axis.recipe == "megatron-sp")) {
         rest.push_back(axis);
       }
-      if (tokens)
-        all.push_back(axis);
-      if (tokens || axis.recipe == "megatron-sp")
-        ranks.push_back(axis);
     }
     double times = stage >= 2 ? options.microBatches : 1;
     double own = parameter.elements / builder.shardsOf(parameter) / rows;
@@ -63,11 +69,7 @@ void closedforms::addGradients(FormBuilder &builder) {
       own *= 2;
     double width = builder.gradientWidthOf(parameter);
     if (zero.empty()) {
-      // With sequences between blocks, norms see other tokens on each rank.
-      bool between = builder.hasSequenceBetween() && parameter.isVector() &&
-                     !parameter.hasFeatures;
-      builder.send(CollectiveKind::AllReduce, between ? ranks : all, own, width,
-                   "gradients");
+      builder.send(CollectiveKind::AllReduce, rest, own, width, "gradients");
       continue;
     }
     builder.send(CollectiveKind::ReduceScatter, zero, own * times, width,

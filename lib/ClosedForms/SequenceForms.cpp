@@ -11,9 +11,12 @@ using namespace cleave;
 using namespace cleave::closedforms;
 
 /// Positions are sharded with the sequence: a rank updates its rows of the
-/// table, and the table and the state of these rows are gathered.
+/// table, and the table and the state of these rows are gathered. In zig-zag
+/// order its rows are no shard: their gradients are summed as others are.
 static void addPositions(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
   const StepOptions &options = builder.options;
+  if (builder.inZigZag())
+    return;
   double shards = 1;
   for (const Axis &other : options.axes)
     if (other.zero)

@@ -132,18 +132,6 @@ KNOWN = [
     *((row, lambda c: c[0] == "vit-632m" and has(c, "megatron-sp") and zero(c),
        "the bias of a head over classes, and values of a padded sequence, are gathered")
       for row in ("all_gather tp", "all_gather dp,tp")),
-    ("all_reduce cp", lambda c: c[0].startswith("gpt") and has(c, "ring"),
-     "rows of the table of positions in zig-zag order are looked up over ranks"),
-    ("all_reduce dp", lambda c: c[0].startswith("gpt") and has(c, "ring") and zero(c),
-     "rows of the table of positions in zig-zag order are looked up over ranks"),
-    ("all_reduce cp,tp", lambda c: has(c, "megatron-sp") and "cp=" in c[1] and zero(c),
-     "gradients of norms are summed over cp and tp at once, and whole, which the form has apart"),
-    ("all_reduce cp", lambda c: "cp=" in c[1] and zero(c),
-     "whole gradients are summed over cp before they are scattered over dp, not shards after"),
-    ("all_gather cp", lambda c: c[0].startswith("gpt") and has(c, "ulysses") and has(c, "zero2"),
-     "the table of positions is gathered for each micro-batch"),
-    ("reduce col", lambda c: has(c, "summa2d", "summa25d") and "--precision=fp8" in c,
-     "each of the input gradients of matmuls that read the same values has scales of its own"),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_to_all cp", "cp="))),
@@ -227,4 +215,6 @@ SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
            *(["--micro-batches=4"] if index % 4 > 1 or "pp=" in mesh else []))
           for index, (mesh, plan) in enumerate(LAYOUTS)]
 SAMPLE += [("llama-1b", "row=4,col=4", "summa2d", "--precision=bf16"),
-           ("bert-340m", "dp=4,tp=4", "megatron-sp,zero1", "--precision=bf16")]
+           ("bert-340m", "dp=4,tp=4", "megatron-sp,zero1", "--precision=bf16"),
+           ("gpt-124m", "dp=2,cp=2,tp=4", "ring,megatron-sp,zero1", "--precision=f32"),
+           ("gpt-124m", "dp=2,cp=4", "ulysses,zero2", "--precision=f32", "--micro-batches=4")]

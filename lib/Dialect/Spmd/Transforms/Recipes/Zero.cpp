@@ -94,6 +94,18 @@ private:
                                graph::kNameAttr);
   }
 
+  /// Whether dimension `dim` of a parameter has a row for each position of a
+  /// sequence that a recipe shards.
+  bool isSequence(BlockArgument parameter, unsigned dim) {
+    if (annotator.getStreams().empty() && annotator.getSequenceAxes().empty())
+      return false;
+    const DimensionClasses &classes = annotator.classesOf(train);
+    if (!sequences)
+      sequences =
+          sequenceClasses(classes, train, ComposedAttention(classes, train));
+    return sequences->contains(classes.number(parameter, dim));
+  }
+
   /// The dimension of `parameter` that is sharded at rest; nothing if none can
   /// be. Where a recipe shards the sequence, the rows of a table of positions
   /// are sharded with it: a dimension beside them is preferred, so that the
@@ -102,21 +114,11 @@ private:
                                      const Sharding &given) {
     auto type = cast<RankedTensorType>(parameter.getType());
     auto best = annotator.bestDim(type, given, axis);
-    if (!best ||
-        (annotator.getStreams().empty() && annotator.getSequenceAxes().empty()))
+    if (!best || !isSequence(parameter, *best))
       return best;
-    const DimensionClasses &classes = annotator.classesOf(train);
-    if (!sequences)
-      sequences =
-          sequenceClasses(classes, train, ComposedAttention(classes, train));
     const Mesh &mesh = annotator.getMesh();
-    auto isSequence = [&](unsigned dim) {
-      return sequences->contains(classes.number(parameter, dim));
-    };
-    if (!isSequence(*best))
-      return best;
     for (unsigned dim = 0; dim < given.dims.size(); ++dim)
-      if (!isSequence(dim) &&
+      if (!isSequence(parameter, dim) &&
           type.getDimSize(dim) %
                   (mesh.size(given.dims[dim]) * mesh.size(AxisRef{axis})) ==
               0)
@@ -149,7 +151,7 @@ private:
 
   /// Annotates gradients with the sharding of their state. With `reduced`, a
   /// gradient is reduced once, after all micro-batches; else in each
-  /// micro-batch.
+  /// micro-batch, where its rows stay sharded with the sequence.
   void constrainGradients(bool reduced) {
     for (auto gradient : llvm::make_early_inc_range(
              train.getBody().front().getOps<graph::GradientOp>())) {
@@ -163,8 +165,16 @@ private:
       sharding.dims[resting->dim].push_back({axisName()});
       // Before the op: it marks a finished gradient.
       OpBuilder builder(gradient);
+      Value value = gradient.getInput();
+      Sharding early = sharding;
+      for (unsigned dim = 0; dim < early.dims.size(); ++dim)
+        early.open[dim] =
+            dim != resting->dim && isSequence(resting->parameter, dim);
+      bool inTurn = !reduced && llvm::is_contained(early.open, true);
+      if (inTurn)
+        value = annotator.constrain(builder, value, early);
       gradient.getInputMutable().assign(
-          annotator.constrain(builder, gradient.getInput(), sharding, reduced));
+          annotator.constrain(builder, value, sharding, reduced || inTurn));
     }
   }
 
