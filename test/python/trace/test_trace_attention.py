@@ -127,6 +127,19 @@ def test_documents_packed_in_one_row(additive):
     assert "causal" in loss and " mask %" not in loss
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_chunks(causal):
+    def attend(m, q, k, v):
+        places = torch.arange(S)
+        same = places[:, None] // 4 == places[None] // 4
+        if causal:
+            same = same & torch.ones(S, S, dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=same)
+    loss, _ = attention_of(attend)
+    assert " segments %" in loss and " mask %" not in loss
+    assert ("causal" in loss) == causal
+
+
 def test_linear_biases():
     def attend(m, q, k, v):
         distance = torch.arange(S)[None, :] - torch.arange(S)[:, None]

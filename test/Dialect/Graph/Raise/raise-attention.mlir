@@ -54,6 +54,34 @@ func.func @grouped(%q: tensor<2x4x3x4xf32>, %k: tensor<2x2x3x4xf32>, %v: tensor<
 
 // -----
 
+// Chunks of positions are segments that are constant, whether they are causal
+// by themselves or by another mask; of two kinds of segments one stays a mask.
+// CHECK-LABEL: func.func @chunks(
+// CHECK: %[[C:.*]] = graph.constant dense<[0, 0, 0, 1, 1, 1, 2, 2]> : tensor<8xi64>
+// CHECK: %[[S:.*]] = graph.broadcast %[[C]] : (tensor<8xi64>) -> tensor<2x8xi64>
+// CHECK: graph.attention {{.*}} segments %[[S]] {causal, scale = 5.000000e-01 : f64} :
+// CHECK: graph.attention {{.*}} segments %{{.*}} {causal, scale = 5.000000e-01 : f64} :
+// CHECK: graph.attention {{.*}} segments %{{.*}} {scale = 5.000000e-01 : f64} :
+// CHECK: graph.attention {{.*}} mask %{{.*}} segments %arg1 {causal, scale = 5.000000e-01 : f64} :
+func.func @chunks(%q: tensor<2x4x8x4xf32>, %d: tensor<2x8xi64>) -> (tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>) {
+  %three = graph.constant dense<3> : tensor<i64>
+  %row = graph.iota {dim = 2 : i64} : tensor<1x1x8x1xi64>
+  %column = graph.iota {dim = 3 : i64} : tensor<1x1x1x8xi64>
+  %rows = graph.div %row, %three : (tensor<1x1x8x1xi64>, tensor<i64>) -> tensor<1x1x8x1xi64>
+  %columns = graph.div %column, %three : (tensor<1x1x1x8xi64>, tensor<i64>) -> tensor<1x1x1x8xi64>
+  %same = graph.compare eq %rows, %columns : (tensor<1x1x8x1xi64>, tensor<1x1x1x8xi64>) -> tensor<1x1x8x8xi1>
+  %seen = graph.compare le %column, %row : (tensor<1x1x1x8xi64>, tensor<1x1x8x1xi64>) -> tensor<1x1x8x8xi1>
+  %both = graph.and %seen, %same : (tensor<1x1x8x8xi1>, tensor<1x1x8x8xi1>) -> tensor<1x1x8x8xi1>
+  %o0, %lse0 = graph.attention %q, %q, %q mask %both {scale = 0.5 : f64} : (tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<1x1x8x8xi1>) -> (tensor<2x4x8x4xf32>, tensor<2x4x8xf32>)
+  %inside = graph.constant dense<[[true, false, false, false, false, false, false, false], [true, true, false, false, false, false, false, false], [false, false, true, false, false, false, false, false], [false, false, true, true, false, false, false, false], [false, false, true, true, true, false, false, false], [false, false, false, false, false, true, false, false], [false, false, false, false, false, true, true, false], [false, false, false, false, false, true, true, true]]> : tensor<8x8xi1>
+  %o1, %lse1 = graph.attention %q, %q, %q mask %inside {scale = 0.5 : f64} : (tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<8x8xi1>) -> (tensor<2x4x8x4xf32>, tensor<2x4x8xf32>)
+  %o2, %lse2 = graph.attention %q, %q, %q mask %same {scale = 0.5 : f64} : (tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<1x1x8x8xi1>) -> (tensor<2x4x8x4xf32>, tensor<2x4x8xf32>)
+  %o3, %lse3 = graph.attention %q, %q, %q mask %both segments %d {scale = 0.5 : f64} : (tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<1x1x8x8xi1>, tensor<2x8xi64>) -> (tensor<2x4x8x4xf32>, tensor<2x4x8xf32>)
+  return %o0, %o1, %o2, %o3 : tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>, tensor<2x4x8x4xf32>
+}
+
+// -----
+
 // An op that is attention already: what its mask says becomes attributes, and
 // what depends on an input stays the mask.
 // CHECK-LABEL: func.func @masks(

@@ -100,10 +100,8 @@ bool MaskAnalysis::addKnown(Value value, bool negated) {
   return true;
 }
 
-namespace {
-
 /// The pairs of queries and keys of which elements are true.
-struct Pairs {
+struct MaskAnalysis::Pairs {
   const Elements &elements;
   int64_t queries, keys;
 
@@ -124,10 +122,8 @@ private:
   int64_t storedKeys() const { return elements.getStored().back(); }
 };
 
-} // namespace
-
-/// Adds `visible` if it is all true, causal or a window; returns whether it is
-/// one of these.
+/// Adds `visible` if it is all true, causal, a window or chunks; returns
+/// whether it is one of these.
 bool MaskAnalysis::addPattern(const Elements &visible) {
   if (visible.all())
     return true;
@@ -137,15 +133,20 @@ bool MaskAnalysis::addPattern(const Elements &visible) {
   if (own.back() != keys || own[own.size() - 2] != queries)
     return false;
   Pairs pairs{matrix, queries, keys};
+  return addBand(pairs) || addChunks(pairs);
+}
+
+/// Adds causal pairs, a window, or both.
+bool MaskAnalysis::addBand(const Pairs &pairs) {
   // The last query sees a window before it, or all keys.
   int64_t width = 0;
-  for (int64_t key = 0; key < keys; ++key)
-    width += pairs.at(0, queries - 1, key);
+  for (int64_t key = 0; key < pairs.keys; ++key)
+    width += pairs.at(0, pairs.queries - 1, key);
   bool causal = true, window = width > 0, both = width > 0;
-  int64_t offset = keys - queries;
+  int64_t offset = pairs.keys - pairs.queries;
   for (int64_t m = 0; m < pairs.matrices(); ++m)
-    for (int64_t query = 0; query < queries; ++query)
-      for (int64_t key = 0; key < keys; ++key) {
+    for (int64_t query = 0; query < pairs.queries; ++query)
+      for (int64_t key = 0; key < pairs.keys; ++key) {
         bool seen = pairs.at(m, query, key);
         bool early = key <= query + offset;
         bool near = key > query + offset - width;
@@ -159,6 +160,34 @@ bool MaskAnalysis::addPattern(const Elements &visible) {
     result.causal = true;
   if (!causal)
     narrow(width);
+  return true;
+}
+
+/// Adds chunks of positions that see each other, or the earlier ones of them,
+/// as segments: attention then computes nothing else.
+bool MaskAnalysis::addChunks(const Pairs &pairs) {
+  if (result.segments || pairs.queries != pairs.keys)
+    return false;
+  SmallVector<int64_t> chunks{0};
+  for (int64_t i = 1; i < pairs.keys; ++i)
+    chunks.push_back(chunks.back() + !pairs.at(0, i, i - 1));
+  bool all = true, causal = true;
+  for (int64_t m = 0; m < pairs.matrices(); ++m)
+    for (int64_t query = 0; query < pairs.queries; ++query)
+      for (int64_t key = 0; key < pairs.keys; ++key) {
+        bool seen = pairs.at(m, query, key);
+        bool same = chunks[query] == chunks[key];
+        all &= seen == same;
+        causal &= seen == (same && key <= query);
+        if (!all && !causal)
+          return false;
+      }
+  result.causal |= !all;
+  OpBuilder &builder = b.getBuilder();
+  auto type = RankedTensorType::get(pairs.keys, builder.getI64Type());
+  Value ids = ConstantOp::create(
+      builder, b.getLoc(), DenseElementsAttr::get(type, ArrayRef(chunks)));
+  result.segments = b.broadcast(ids, {shape[0], pairs.keys});
   return true;
 }
 

@@ -9,7 +9,8 @@
 /// A boolean mask is a conjunction of terms. Each term becomes, in this order
 /// of preference, nothing (if all true), `causal`, `window`, `segments`, or
 /// part of the `mask` operand. Terms that depend on no input are evaluated, so
-/// that all spellings of a causal mask are recognised.
+/// that all spellings of a causal mask are recognised; chunks of positions that
+/// see each other are segments that are constant.
 ///
 /// An additive mask is a bias: its numbers are added to the scores. -inf masks
 /// a key. A finite number does not: if all keys of a row have it, the softmax
@@ -94,7 +95,10 @@ private:
   void seesOwnKey();
   void addMask(mlir::Value value, bool negated);
   bool addKnown(mlir::Value value, bool negated);
+  struct Pairs;
   bool addPattern(const Elements &visible);
+  bool addBand(const Pairs &pairs);
+  bool addChunks(const Pairs &pairs);
   bool addSegments(mlir::Value value, bool negated);
   mlir::Value positions(mlir::Value value, size_t dim);
   bool containsMask(mlir::Value value);
