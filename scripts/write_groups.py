@@ -80,7 +80,10 @@ MORE = {
         "on all ranks, as gradient accumulation in PyTorch does. rank: those of a micro-batch on one rank (Megatron's "
         "aux_loss). global: the whole batch (Megatron's global_aux_loss), as models of transformers have it themselves; it "
         "needs one micro-batch. It is of `cleave.moe.balance_loss`, of the mixtures of `cleave.models`, and of models of "
-        "transformers with output_router_logits=True; with others it is an error")],
+        "transformers with output_router_logits=True; with others it is an error"), (
+        "expert_counts", "bool",
+        "Whether a step counts how often each expert is chosen, for `Loss.expert_counts`: in experts of transformers, in "
+        "the mixtures of `cleave.models`, and where a model calls `cleave.moe.count_choices`")],
     "Precision": [(
         "precision_policy", "Sequence[tuple[str, str]]",
         "Ops that are computed otherwise than `precision` has it: pairs of a pattern and \"f32\" or \"16bit\". A "

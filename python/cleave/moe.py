@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Iterator
+from typing import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -99,6 +99,30 @@ def balanced_over(parts: int) -> Iterator[list[int]]:
         _parts, _count = before
 
 
+#: Functions that are told the choices of each layer: its name, the experts that its tokens chose,
+#: and their number.
+_tell: list = []
+
+
+@contextlib.contextmanager
+def told_choices(tell: Callable[[str, torch.Tensor, int], None]) -> Iterator[None]:
+    """Context manager in which `tell` is called with the choices of each layer."""
+    _tell.append(tell)
+    try:
+        yield
+    finally:
+        _tell.pop()
+
+
+def count_choices(index: torch.Tensor, experts: int, name: str = "") -> None:
+    """Lets a step count how often each of `experts` experts is chosen in `index`, before any choice
+    is dropped, for `Loss.expert_counts`, if `expert_counts` of `cleave.Numerics` says so. Layers
+    without a name get their number. `balance_loss`, and the experts of transformers, do so
+    themselves."""
+    for tell in _tell:
+        tell(name, index.detach(), experts)
+
+
 def balance_loss(probabilities: torch.Tensor, index: torch.Tensor,
                  every: bool = False) -> torch.Tensor:
     """The load-balancing loss `e * sum(f * p)`, 1 if experts are used equally: f is the
@@ -111,6 +135,7 @@ def balance_loss(probabilities: torch.Tensor, index: torch.Tensor,
 
     `probabilities`: [g, t, e]; `index`: [g, t, k]."""
     experts = probabilities.shape[-1]
+    count_choices(index, experts)
     if _parts:
         _count.append(_parts)
         if probabilities.shape[0] % _parts:

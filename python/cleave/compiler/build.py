@@ -104,9 +104,9 @@ class Builder:
         balance = {"model": 0, "sequence": batch, "micro-batch": parts,
                    "rank": parts * own.sample_parts, "global": 1}[own.balance_loss]
         if own.batch_statistics == "batch":
-            return Groups(balance=balance)
+            return Groups(balance=balance, choices=own.expert_counts)
         ranks = own.sample_parts if own.batch_statistics == "rank" else 1
-        return Groups(parts, ranks, balance)
+        return Groups(parts, ranks, balance, own.expert_counts)
 
     def _trace(self, inputs: Tensors, groups: Groups) -> TracedModel:
         from ..trace import trace
@@ -199,7 +199,7 @@ class Builder:
         check = self.settings.check
         if check == "off":
             return
-        if (groups.count > 1 and traced.batch_statistics) or groups.balance:
+        if (groups.count > 1 and traced.batch_statistics) or groups.balance or groups.choices:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 traced = trace(self.model, self.arrange(inputs), loss_fn=self.loss_fn, logits=False)

@@ -52,6 +52,9 @@ class Numerics(OptionGroup):
             micro-batch. It is of `cleave.moe.balance_loss`, of the mixtures of `cleave.models`,
             and of models of transformers with output_router_logits=True; with others it is an
             error.
+        expert_counts: Whether a step counts how often each expert is chosen, for
+            `Loss.expert_counts`: in experts of transformers, in the mixtures of
+            `cleave.models`, and where a model calls `cleave.moe.count_choices`.
     """
 
     _: dataclasses.KW_ONLY
@@ -59,6 +62,7 @@ class Numerics(OptionGroup):
     deterministic: int | None = None
     batch_statistics: Literal["batch", "micro-batch", "rank"] | None = None
     balance_loss: Literal["model", "sequence", "micro-batch", "rank", "global"] | None = None
+    expert_counts: bool | None = None
 
 
 @check_names

@@ -49,6 +49,7 @@ class Settings:
     micro_batches: int
     batch_statistics: str
     balance_loss: str
+    expert_counts: bool
     #: The number of ranks over which a batch is sharded.
     sample_parts: int
     #: Whether there is an update after each micro-batch.
@@ -83,6 +84,10 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     if balance not in ("model", "sequence") and "deterministic" in options:
         raise ValueError(f"balance_loss is {balance!r}, and deterministic computes grains of the batch, "
                          "one after another: it must be 'sequence'")
+    counts = groups["numerics"].expert_counts
+    if not isinstance(counts, (bool, type(None))):
+        raise TypeError(f"expert_counts is {counts!r}; it must be True or False")
+    counts = bool(counts)
     policy = PrecisionPolicy.of(groups["precision"].precision_policy)
     folder = _offload_folder(groups["memory"], options)
     ranks_per_device = _ranks_per_device(groups["launch"], options)
@@ -99,7 +104,7 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     return Settings(
         options, optimizer, policy, mode, seed, launch,
         micro_batches=options.get("micro_batches", 1), batch_statistics=statistics,
-        balance_loss=balance,
+        balance_loss=balance, expert_counts=counts,
         sample_parts=_sample_parts(axes, options.get("plan", "")), updates_each=known["updates_each"],
         even=statistics != "batch" or balance in ("micro-batch", "rank") or "compress" in options or known["reduces_next"],
         offload_dir=folder, ranks_per_device=ranks_per_device)

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 class StepError(RuntimeError):
@@ -24,6 +27,9 @@ class Loss(float):
         skipped: with `precision="fp16"`, why the step was skipped, or "". A step whose
             gradients overflow changes nothing but the loss scale; its loss is NaN.
         loss_scale: the factor of the loss in this step; None where it is not scaled.
+        expert_counts: with `expert_counts`, how often each expert was chosen in the step, by
+            layer: the choices of the whole batch, of all ranks and micro-batches, before any is
+            dropped; empty without, and of a step that was skipped.
         updated_again: with `post_validation`, the number of stages and replicas
             of them (of this process) that found their update wrong and repeated
             it.
@@ -37,10 +43,12 @@ class Loss(float):
     updated_again: int
     skipped: str
     loss_scale: float | None
+    expert_counts: dict[str, torch.Tensor]
 
     def __new__(cls, value: float, *, grad_norm: float | None, auxiliary: list[float], lr: float,
                 tokens_per_s: float, step: int, updated_again: int = 0, skipped: str = "",
-                loss_scale: float | None = None) -> Loss:
+                loss_scale: float | None = None,
+                expert_counts: dict[str, torch.Tensor] | None = None) -> Loss:
         loss = super().__new__(cls, value)
         loss.grad_norm = grad_norm
         loss.auxiliary = auxiliary
@@ -50,6 +58,7 @@ class Loss(float):
         loss.updated_again = updated_again
         loss.skipped = skipped
         loss.loss_scale = loss_scale
+        loss.expert_counts = expert_counts or {}
         return loss
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, Any]]:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from ..training.optim import Optimizer
 
 log = logging.getLogger("cleave")
+#: The beginning of the names of results that count choices of experts.
+_COUNTS = "expert_counts."
 
 Tensors = tuple[torch.Tensor, ...]
 T = TypeVar("T", torch.Tensor, Union[torch.Tensor, None])
@@ -373,8 +375,10 @@ class Step(Reports, Checkpoints, CallInputs):
     def _loss(self, result: Result[Note]) -> Loss:
         """The runtime's results of a step, as a `Loss`."""
         found, number, seconds, again, skipped, (lr, elements, scale) = result
+        counts = {} if skipped else {n.removeprefix(_COUNTS): self._live.typed(n, v)
+                                     for n, v in found.items() if n.startswith(_COUNTS)}
         values = {n: math.nan if skipped else float(self._live.typed(n, v))
-                  for n, v in found.items()}
+                  for n, v in found.items() if not n.startswith(_COUNTS)}
         return Loss(
             values.pop("loss"),
             grad_norm=values.pop("grad_norm", None),
@@ -385,6 +389,7 @@ class Step(Reports, Checkpoints, CallInputs):
             updated_again=again,
             skipped=skipped,
             loss_scale=scale,
+            expert_counts=counts,
         )
 
     @alone
@@ -406,12 +411,13 @@ class Step(Reports, Checkpoints, CallInputs):
         program = self._program_for(given)
         lr = self._optimizer.lr_at(self.step - self.skipped)
         auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
+        counts = [n for n in program.tensors if n.startswith(_COUNTS)]
         return self._loss(
             self._call(
                 program,
                 "train",
                 given,
-                ["loss", "grad_norm", *auxiliary],
+                ["loss", "grad_norm", *auxiliary, *counts],
                 {"lr": lr},
                 (lr, elements, self.loss_scale),
             )

@@ -14,7 +14,8 @@ from ..runtime.state import not_dense
 from .errors import EagerError
 
 #: The names that a compiled step reserves for its own values.
-_OWN = re.compile(r"loss|loss_weight|logits|grad_norm|lr|step|rng|auxiliary_loss\.\d+")
+_OWN = re.compile(r"loss|loss_weight|logits|grad_norm|lr|step|rng|auxiliary_loss\.\d+|"
+                  r"expert_counts\..*")
 
 
 def refuse_tensors(module: torch.nn.Module) -> None:

@@ -21,6 +21,7 @@ from .accepted import devices
 from .autograd import Originals, autograd_semantics, reached
 from .balance import NONE, balanced
 from .call_plan import Call, plan_call, position_note, samples_note
+from .choices import counted, is_counts
 from .conditions import Check, fails_of_itself
 from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
@@ -78,8 +79,10 @@ class _CallRecord:
 class _Step(torch.nn.Module):
     """The model and its loss as one module that returns the outputs `want`."""
 
-    def __init__(self, module: torch.nn.Module, loss_fn, call: Call, want: tuple[str, ...]):
+    def __init__(self, module: torch.nn.Module, loss_fn, call: Call, want: tuple[str, ...],
+                 choices: bool = False):
         super().__init__()
+        self.choices = choices
         self.module = module
         self.call_plan = call
         self.want = want
@@ -104,8 +107,9 @@ class _Step(torch.nn.Module):
     def compute(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Computes the outputs as eager code does. Raises TraceError if there is no loss."""
         inputs = dict(zip(self.call_plan.inputs, values))
-        output = self.module(*(inputs[n] for n in self.call_plan.positional),
-                             **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
+        with counted(self.module, self.choices and self.training) as counts:
+            output = self.module(*(inputs[n] for n in self.call_plan.positional),
+                                 **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
         loss, logits = loss_and_logits(output)
         if self.loss_fn is not None:
             loss, predicted = called(self.loss_fn, output, logits,
@@ -124,8 +128,8 @@ class _Step(torch.nn.Module):
                 "not among its first arguments: {'input_ids': ids, 'labels': ids}"
                 + position_note(self.module, self.call_plan))
         found = {"loss": loss, "logits": logits}
-        self.found.names = [n for n in self.want if found[n] is not None]
-        return tuple(found[n] for n in self.found.names)
+        self.found.names = [*(n for n in self.want if found[n] is not None), *counts]
+        return tuple({**found, **counts}[n] for n in self.found.names)
 
 
 # Contexts -----------------------------------------------------------------------------
@@ -283,7 +287,7 @@ def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     device = torch.device("cpu") if weights is None else weights.device
     # Clones, because torch.export treats a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
-    step = _Step(module, loss_fn, call, want)
+    step = _Step(module, loss_fn, call, want, groups.choices)
     with _tracing(step, groups, training), balanced(module, groups.balance) as balances:
         with _without_torch_logs():
             program = step.originals.conditions.explored(
@@ -291,6 +295,9 @@ def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                 lambda *both: alike(len(step.found.names), *both))
         if groups.balance and training and not balances:
             raise TraceError(NONE)
+        if groups.choices and training and not any(map(is_counts, step.found.names)):
+            raise TraceError("expert_counts asks how often experts are chosen, and the model has "
+                             "none that are known: call cleave.moe.count_choices, or leave it out")
         check_functions(step.originals.functions)
         _check_forward_state(step, values, program)
     return Begun(step, groups, training, program)

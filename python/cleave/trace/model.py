@@ -15,6 +15,7 @@ from ..messages import warn
 from ..runtime.state import wide_type
 from .accepted import refuse_name, refuse_tensors, same_names
 from .call_plan import plan_call
+from .choices import is_counts
 from .converters.batch_norm import Groups
 from .entry import convert_entry
 from .errors import EagerError, TraceError, UnsupportedError
@@ -155,7 +156,9 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     wide = bool(asked) and not keep_types
 
     def converted(name: str, exported: Exported, *options: Any) -> Function:
-        return convert_entry(name, tensors, exported, call, *options, wide=wide, policy=policy)
+        also = [n for n in exported.outputs if is_counts(n)] if name == "loss" else []
+        return convert_entry(name, tensors, exported, call, *options, wide=wide, policy=policy,
+                             also=also)
 
     if wide:
         widen(loss.program)

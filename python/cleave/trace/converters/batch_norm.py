@@ -24,12 +24,14 @@ class Groups:
     A batch is split into `micro_batches`, and each of them into `ranks`; each part is
     normalised by its own statistics. Running statistics are updated by those of the first
     rank, one micro-batch after another. A loss that balances experts is the mean of those of
-    `balance` equal parts of the batch; 0: as the model defines it.
+    `balance` equal parts of the batch; 0: as the model defines it. With `choices`, the choices
+    of experts are counted.
     """
 
     micro_batches: int = 1
     ranks: int = 1
     balance: int = 0
+    choices: bool = False
 
     @property
     def count(self) -> int:
