@@ -12,7 +12,7 @@ using namespace cleave::closedforms;
 
 /// Positions are sharded with the sequence: a rank updates its rows of the
 /// table, and the table and the state of these rows are gathered. In zig-zag
-/// order its rows are no shard: their gradients are summed as others are.
+/// order a rank has no shard of rows: their gradients are summed as others are.
 static void addPositions(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
   const StepOptions &options = builder.options;
   if (builder.inZigZag())
