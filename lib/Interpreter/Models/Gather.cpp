@@ -1,4 +1,4 @@
-//===- Gather.cpp - Gather, scatter and windows ---------------------------===//
+//===- Gather.cpp - Gather, scatter, rows of groups, windows --------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -135,6 +135,94 @@ static LogicalResult evaluateOneHot(OneHotOp op, const RefArgs &args,
   return success();
 }
 
+/// The matrix at `place` of `matrices`, `[e, rows, columns]`, or its transpose.
+static std::vector<double> matrixAt(const RefTensor &matrices, int64_t place,
+                                    bool transpose) {
+  int64_t rows = matrices.shape[1], columns = matrices.shape[2];
+  std::vector<double> result(rows * columns);
+  const double *from = matrices.floats.data() + place * rows * columns;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      result[transpose ? j * rows + i : i * columns + j] =
+          from[i * columns + j];
+  return result;
+}
+
+/// The numbers of the rows of each group that `place` holds.
+static std::vector<std::vector<int64_t>> rowsOfGroups(const RefTensor &groups,
+                                                      const Place &place) {
+  std::vector<std::vector<int64_t>> result(place.size);
+  for (auto [row, group] : llvm::enumerate(groups.ints))
+    if (place.holds(group))
+      result[group - place.begin].push_back(row);
+  return result;
+}
+
+/// `rows` of `tensor`, or their transpose.
+static std::vector<double> takeRows(const RefTensor &tensor,
+                                    ArrayRef<int64_t> rows, bool transpose) {
+  int64_t width = tensor.shape.back(), count = rows.size();
+  std::vector<double> result(count * width);
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t j = 0; j < width; ++j)
+      result[transpose ? j * count + i : i * width + j] =
+          tensor.floats[rows[i] * width + j];
+  return result;
+}
+
+/// `lhs[m, k] rhs[k, n]`.
+static std::vector<double> product(const std::vector<double> &lhs,
+                                   const std::vector<double> &rhs, int64_t m,
+                                   int64_t n, int64_t k, bool inF32) {
+  auto run = [&](auto zero) {
+    std::vector<decltype(zero)> sums(m * n, zero);
+    multiply(lhs.data(), rhs.data(), sums.data(), m, n, k);
+    return std::vector<double>(sums.begin(), sums.end());
+  };
+  return inF32 ? run(0.0f) : run(0.0);
+}
+
+static LogicalResult evaluateGroupedLinear(GroupedLinearOp op,
+                                           const RefArgs &args, Results results,
+                                           ReferenceContext &context) {
+  const RefTensor &rows = args[0], &weight = args[1], &groups = args[2];
+  Place place = placeOf(op, args, weight.shape[0]);
+  if (failed(checkIndices(op, groups, place.bound)))
+    return failure();
+  int64_t k = rows.shape.back(), m = results[0].shape.back();
+  for (auto [group, members] : llvm::enumerate(rowsOfGroups(groups, place))) {
+    std::vector<double> sums =
+        product(takeRows(rows, members, /*transpose=*/false),
+                matrixAt(weight, group, op.getTranspose()), members.size(), m,
+                k, accumulatesInF32(rows.element, context.precision));
+    for (auto [i, row] : llvm::enumerate(members))
+      std::copy_n(sums.begin() + i * m, m, results[0].floats.begin() + row * m);
+  }
+  return success();
+}
+
+static LogicalResult
+evaluateGroupedLinearWeightGrad(GroupedLinearWeightGradOp op,
+                                const RefArgs &args, Results results,
+                                ReferenceContext &context) {
+  const RefTensor &rows = args[0], &gradient = args[1], &groups = args[2];
+  Place place = placeOf(op, args, op.getSize());
+  if (failed(checkIndices(op, groups, place.bound)))
+    return failure();
+  // The transposed matrix is the product of the gradients and the rows.
+  const RefTensor &lhs = op.getTranspose() ? gradient : rows;
+  const RefTensor &rhs = op.getTranspose() ? rows : gradient;
+  int64_t m = lhs.shape.back(), n = rhs.shape.back();
+  for (auto [group, members] : llvm::enumerate(rowsOfGroups(groups, place))) {
+    std::vector<double> sums = product(
+        takeRows(lhs, members, /*transpose=*/true),
+        takeRows(rhs, members, /*transpose=*/false), m, n, members.size(),
+        accumulatesInF32(rows.element, context.precision));
+    llvm::copy(sums, results[0].floats.begin() + group * m * n);
+  }
+  return success();
+}
+
 /// Calls `fn(patch, pixel)` for each element of the windows that is inside the
 /// image, with its offset in the patches `[n, oh, ow, c, kh, kw]` and in the
 /// image `[n, c, h, w]`.
@@ -184,6 +272,9 @@ void cleave::attachGatherModels(MLIRContext *c) {
   ReferenceModel<GatherOp, evaluateGather>::attach(c);
   ReferenceModel<ScatterAddOp, evaluateScatterAdd>::attach(c);
   ReferenceModel<OneHotOp, evaluateOneHot>::attach(c);
+  ReferenceModel<GroupedLinearOp, evaluateGroupedLinear>::attach(c);
+  ReferenceModel<GroupedLinearWeightGradOp,
+                 evaluateGroupedLinearWeightGrad>::attach(c);
   ReferenceModel<PatchesOp, evaluatePatches>::attach(c);
   ReferenceModel<PatchesGradOp, evaluatePatchesGrad>::attach(c);
 }

@@ -33,6 +33,21 @@ static IndexUse indexUse(ScatterAddOp op, Value operand) {
   return {};
 }
 
+static IndexUse indexUse(GroupedLinearOp op, Value operand) {
+  if (operand == op.getGroups())
+    return {static_cast<int64_t>(
+                op.getGlobalSize().value_or(sizeOf(op.getWeight(), 0))),
+            std::nullopt, false};
+  return {};
+}
+
+static IndexUse indexUse(GroupedLinearWeightGradOp op, Value operand) {
+  if (operand == op.getGroups())
+    return {static_cast<int64_t>(op.getGlobalSize().value_or(op.getSize())),
+            std::nullopt, false};
+  return {};
+}
+
 static IndexUse indexUse(OneHotOp op, Value operand) {
   if (operand != op.getIndices())
     return {};
@@ -105,8 +120,9 @@ template <typename... OpTys> void attach(MLIRContext *context) {
 
 void cleave::graph::registerIndexUseModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, GraphDialect *) {
-    attach<GatherOp, ScatterAddOp, OneHotOp, CrossEntropyOp, CrossEntropyGradOp,
-           HeadLossOp, ReshapeOp, TransposeOp, BroadcastOp, SliceOp, ConcatOp,
-           PadOp, SelectOp>(context);
+    attach<GatherOp, ScatterAddOp, GroupedLinearOp, GroupedLinearWeightGradOp,
+           OneHotOp, CrossEntropyOp, CrossEntropyGradOp, HeadLossOp, ReshapeOp,
+           TransposeOp, BroadcastOp, SliceOp, ConcatOp, PadOp, SelectOp>(
+        context);
   });
 }

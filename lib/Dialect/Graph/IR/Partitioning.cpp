@@ -105,6 +105,28 @@ Operation *ScatterAddOp::buildLocal(OpBuilder &builder, ValueRange operands,
   return clone;
 }
 
+Operation *GroupedLinearOp::buildLocal(OpBuilder &builder, ValueRange operands,
+                                       TypeRange resultTypes,
+                                       ShardOffset shardOffset) {
+  return buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
+                           getWeight().getType().getDimSize(0),
+                           dimSize(operands[1].getType(), 0),
+                           getShardingRule().operands[1][0]);
+}
+
+Operation *GroupedLinearWeightGradOp::buildLocal(OpBuilder &builder,
+                                                 ValueRange operands,
+                                                 TypeRange resultTypes,
+                                                 ShardOffset shardOffset) {
+  int64_t size = dimSize(resultTypes.front(), 0);
+  auto clone =
+      buildLocalIndexed(*this, builder, operands, resultTypes, shardOffset,
+                        getSize(), size, getShardingRule().results[0][0]);
+  if (clone)
+    clone.setSize(size);
+  return clone;
+}
+
 Operation *OneHotOp::buildLocal(OpBuilder &builder, ValueRange operands,
                                 TypeRange resultTypes,
                                 ShardOffset shardOffset) {

@@ -100,7 +100,8 @@ void attach(MLIRContext *context) {
 
 void cleave::graph::registerPrecisionModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, GraphDialect *) {
-    attach<FirstNarrow<2>, ContractOp, HeadLossOp>(context);
+    attach<FirstNarrow<2>, ContractOp, GroupedLinearOp,
+           GroupedLinearWeightGradOp, HeadLossOp>(context);
     attach<OfLinear, LinearOp>(context);
     attach<FirstSame<1>, ScatterAddOp>(context);
     attach<OfAttention, AttentionOp>(context);

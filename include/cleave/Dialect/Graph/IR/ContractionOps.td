@@ -72,6 +72,66 @@ def Graph_LinearOp : Graph_InferredOp<"linear"> {
 }
 
 //===----------------------------------------------------------------------===//
+// Rows with a weight of their group
+//===----------------------------------------------------------------------===//
+
+def Graph_GroupedLinearOp : Graph_InferredOp<"grouped_linear", [
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Each row times the matrix of its group, as of its expert";
+  let description = [{
+    Rows `[i..., k]`, groups `[i...]`, weight `[e, k, m]`, or with `transpose`
+    `[e, m, k]`; `output[i..., :] = rows[i..., :] weight[groups[i...]]`, `[i...,
+    m]`. It computes one product for each row, not one for each row and group.
+    A group out of range is an error.
+
+    `origin`, when present, is the first group that `weight` holds, of
+    `global_size` groups. Rows of a group that it does not hold give 0, so that
+    the results of all shards add up. Without `origin`, `global_size` is the
+    number of groups without padding. Sums are as in `graph.contract`.
+    ```mlir
+    %y = graph.grouped_linear %x, %w, %experts
+        : (tensor<2x8x16xf32>, tensor<4x16x32xf32>, tensor<2x8xi64>) -> tensor<2x8x32xf32>
+    ```
+  }];
+  let arguments = (ins Graph_FloatTensor:$rows, Graph_FloatTensor:$weight,
+                       Graph_IntTensor:$groups,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       UnitAttr:$transpose, OptionalAttr<I64Attr>:$global_size,
+                       OptionalAttr<TypeAttr>:$result_element);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $weight `,` $groups (`origin` $origin^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+def Graph_GroupedLinearWeightGradOp : Graph_InferredOp<
+    "grouped_linear_weight_grad", [
+    DeclareOpInterfaceMethods<Graph_PartitionableOpInterface>]> {
+  let summary = "Gradient of a grouped linear map for its weight";
+  let description = [{
+    Rows `[i..., k]`, gradients `[i..., m]`, groups `[i...]`; the output `[size,
+    k, m]`, or with `transpose` `[size, m, k]`, has for each group the sum of
+    the outer products of its rows and their gradients, 0 for a group without
+    rows. `origin` and `global_size` are as in `graph.grouped_linear`; rows of
+    groups that are not held are dropped.
+  }];
+  let arguments = (ins Graph_FloatTensor:$rows, Graph_FloatTensor:$gradient,
+                       Graph_IntTensor:$groups,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       I64Attr:$size, UnitAttr:$transpose,
+                       OptionalAttr<I64Attr>:$global_size,
+                       OptionalAttr<TypeAttr>:$result_element);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $gradient `,` $groups (`origin` $origin^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
 // Attention
 //===----------------------------------------------------------------------===//
 

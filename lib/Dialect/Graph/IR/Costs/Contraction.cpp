@@ -36,3 +36,17 @@ OpCost LinearOp::getCost() {
   return contractionCost(getOperation(), getInput(), getWeight(), flops,
                          {{0, 1}, {}});
 }
+
+/// One product of each row with one matrix.
+OpCost GroupedLinearOp::getCost() {
+  int64_t inner = cast<RankedTensorType>(getRows().getType()).getShape().back();
+  return contractionCost(getOperation(), getRows(), getWeight(),
+                         2 * inner * elementsOf(getOutput()), {{0, 1, 2}, {}});
+}
+
+OpCost GroupedLinearWeightGradOp::getCost() {
+  int64_t columns =
+      cast<RankedTensorType>(getGradient().getType()).getShape().back();
+  return contractionCost(getOperation(), getRows(), getGradient(),
+                         2 * columns * elementsOf(getRows()), {{0, 1, 2}, {}});
+}

@@ -75,3 +75,39 @@ CLEAVE_GRADIENTS(LinearOp) {
         f.sum(g, llvm::to_vector(llvm::seq<int64_t>(0, leading)));
   return success();
 }
+
+CLEAVE_GRADIENTS(GroupedLinearOp) {
+  Value g = resultGradients[0];
+  if (!g)
+    return success();
+  Formula f{builder, getLoc()};
+  g = f.cast(g, getRows().getType().getElementType());
+  if (needed[0])
+    operandGradients[0] = GroupedLinearOp::create(
+        builder, getLoc(), g, getWeight(), getGroups(), getOrigin(),
+        /*transpose=*/!getTranspose(), getGlobalSizeAttr(), TypeAttr());
+  if (needed[1])
+    operandGradients[1] = GroupedLinearWeightGradOp::create(
+        builder, getLoc(), getRows(), g, getGroups(), getOrigin(),
+        builder.getI64IntegerAttr(getWeight().getType().getDimSize(0)),
+        getTransposeAttr(), getGlobalSizeAttr(), TypeAttr());
+  return success();
+}
+
+CLEAVE_GRADIENTS(GroupedLinearWeightGradOp) {
+  Value g = resultGradients[0];
+  if (!g)
+    return success();
+  Formula f{builder, getLoc()};
+  g = f.cast(g, getRows().getType().getElementType());
+  auto times = [&](Value rows, bool transpose) {
+    return GroupedLinearOp::create(builder, getLoc(), rows, g, getGroups(),
+                                   getOrigin(), transpose, getGlobalSizeAttr(),
+                                   TypeAttr());
+  };
+  if (needed[0])
+    operandGradients[0] = times(getGradient(), !getTranspose());
+  if (needed[1])
+    operandGradients[1] = times(getRows(), getTranspose());
+  return success();
+}

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "VerifyPlace.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
@@ -142,3 +143,71 @@ LogicalResult LinearOp::inferReturnTypes(MLIRContext *,
   results.push_back(type);
   return success();
 }
+
+/// Checks that `rows` has the dimensions of `groups`, and one more.
+static LogicalResult checkGroups(std::optional<Location> loc,
+                                 RankedTensorType rows,
+                                 RankedTensorType groups) {
+  if (groups.getRank() > 0 && rows.getRank() == groups.getRank() + 1 &&
+      rows.getShape().drop_back() == groups.getShape())
+    return success();
+  return emitOptionalError(loc, "rows ", rows, " and groups ", groups,
+                           " need shapes [i..., k] and [i...]");
+}
+
+LogicalResult
+GroupedLinearOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
+                                  Adaptor adaptor,
+                                  SmallVectorImpl<Type> &results) {
+  RankedTensorType rows = denseTypeOf(adaptor.getRows());
+  RankedTensorType weight = denseTypeOf(adaptor.getWeight());
+  if (failed(checkGroups(loc, rows, denseTypeOf(adaptor.getGroups()))))
+    return failure();
+  bool transpose = adaptor.getTranspose();
+  if (weight.getRank() != 3 ||
+      weight.getDimSize(transpose ? 2 : 1) != rows.getShape().back())
+    return emitOptionalError(loc, "rows ", rows, " need a weight ",
+                             transpose ? "[e, m, k]" : "[e, k, m]",
+                             " with k = ", rows.getShape().back(), ", not ",
+                             weight);
+  Type element = rows.getElementType();
+  if (element != weight.getElementType())
+    return emitOptionalError(loc, "rows ", rows, " and weight ", weight,
+                             " have different element types");
+  if (failed(inferSumType(loc, element, adaptor.getResultElement(), element)))
+    return failure();
+  SmallVector<int64_t> shape(rows.getShape());
+  shape.back() = weight.getDimSize(transpose ? 1 : 2);
+  results.push_back(RankedTensorType::get(shape, element));
+  return success();
+}
+
+LogicalResult GroupedLinearOp::verify() { return verifyPlace(*this); }
+
+LogicalResult GroupedLinearWeightGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  RankedTensorType rows = denseTypeOf(adaptor.getRows());
+  RankedTensorType gradient = denseTypeOf(adaptor.getGradient());
+  RankedTensorType groups = denseTypeOf(adaptor.getGroups());
+  if (failed(checkGroups(loc, rows, groups)) ||
+      failed(checkGroups(loc, gradient, groups)))
+    return failure();
+  int64_t size = adaptor.getSize();
+  if (size < 0)
+    return emitOptionalError(loc, "size must not be negative");
+  Type element = rows.getElementType();
+  if (element != gradient.getElementType())
+    return emitOptionalError(loc, "rows ", rows, " and gradient ", gradient,
+                             " have different element types");
+  if (failed(inferSumType(loc, element, adaptor.getResultElement(), element)))
+    return failure();
+  SmallVector<int64_t> shape{size, rows.getShape().back(),
+                             gradient.getShape().back()};
+  if (adaptor.getTranspose())
+    std::swap(shape[1], shape[2]);
+  results.push_back(RankedTensorType::get(shape, element));
+  return success();
+}
+
+LogicalResult GroupedLinearWeightGradOp::verify() { return verifyPlace(*this); }

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "VerifyPlace.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
@@ -271,17 +272,6 @@ LogicalResult OneHotOp::inferReturnTypes(MLIRContext *context,
   SmallVector<int64_t> shape(denseTypeOf(adaptor.getIndices()).getShape());
   shape.push_back(size);
   results.push_back(RankedTensorType::get(shape, IntegerType::get(context, 1)));
-  return success();
-}
-
-/// Checks `origin` and `global_size` of a shard, or of a padded dimension.
-template <typename Op> static LogicalResult verifyPlace(Op op) {
-  if (op.getOrigin() && !op.getGlobalSize())
-    return op.emitOpError("origin needs a global_size");
-  if (op.getOrigin() && op.getOrigin().getType().getDimSize(0) != 1)
-    return op.emitOpError("origin must hold one value");
-  if (op.getGlobalSize() && static_cast<int64_t>(*op.getGlobalSize()) < 0)
-    return op.emitOpError("global_size must not be negative");
   return success();
 }
 

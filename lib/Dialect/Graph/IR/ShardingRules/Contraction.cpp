@@ -61,3 +61,47 @@ ShardingRule LinearOp::getShardingRule() {
   }
   return builder.take();
 }
+
+ShardingRule GroupedLinearOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  ArrayRef<int64_t> weight = shapeOf(getWeight());
+  // A group out of range is an error, also in padding.
+  FactorMapping groups = builder.factors(
+      shapeOf(getGroups()), FactorKind::Parallel, PaddingNeed::Zero);
+  // A row of a group that a shard does not hold gives 0 there.
+  DimFactors e = builder.factor(weight[0], FactorKind::Reduction);
+  DimFactors k = builder.sumFactor(shapeOf(getRows()).back());
+  DimFactors m = builder.factor(shapeOf(getOutput()).back());
+  builder.operand(0) = groups;
+  builder.operand(0).push_back(k);
+  builder.operand(1) =
+      getTranspose() ? FactorMapping{e, m, k} : FactorMapping{e, k, m};
+  builder.operand(2) = groups;
+  builder.result(0) = groups;
+  builder.result(0).push_back(m);
+  builder.linear({0});
+  builder.linear({1});
+  return builder.take();
+}
+
+ShardingRule GroupedLinearWeightGradOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  FactorMapping groups;
+  for (int64_t size : shapeOf(getGroups()))
+    groups.push_back(builder.sumFactor(size));
+  // A shard takes the rows of its own groups; padding receives none.
+  DimFactors e = builder.factor(shapeOf(getOutput())[0]);
+  DimFactors k = builder.factor(shapeOf(getRows()).back());
+  DimFactors m = builder.factor(shapeOf(getGradient()).back());
+  builder.operand(0) = groups;
+  builder.operand(0).push_back(k);
+  builder.operand(1) = groups;
+  builder.operand(1).push_back(m);
+  builder.operand(2) = groups;
+  builder.result(0) =
+      getTranspose() ? FactorMapping{e, m, k} : FactorMapping{e, k, m};
+  builder.linear({0});
+  builder.linear({1});
+  builder.keepsZero();
+  return builder.take();
+}
