@@ -50,6 +50,21 @@ void SizeFinder::addExperts(ContractOp op, closedforms::Contraction &own) {
   }
 }
 
+/// Each choice of a token is a row, and rows go to the ranks of their experts.
+void SizeFinder::addRowsOfExperts(GroupedLinearOp op,
+                                  closedforms::Contraction &own) {
+  if (closedforms::Parameter *weight = parameterOf(op.getWeight()))
+    weight->experts = static_cast<double>(
+        cast<RankedTensorType>(op.getWeight().getType()).getDimSize(0));
+  if (!ofExperts.contains(op.getRows()) && !own.sharesInput) {
+    closedforms::Mixture mixture;
+    mixture.places = elementsOf(op.getRows());
+    mixture.weights = elementsOf(op.getGroups());
+    sizes.mixtures.push_back(mixture);
+  }
+  ofExperts.insert(op.getOutput());
+}
+
 /// Places are elementwise, and their sums by tokens are what an addition to the
 /// stream reads.
 void SizeFinder::followExperts(Operation &op) {

@@ -30,7 +30,7 @@ Value SizeFinder::lookThrough(Value value) {
 }
 
 bool SizeFinder::isContraction(Operation *op) {
-  return isa<ContractOp, LinearOp>(op);
+  return isa<ContractOp, LinearOp, GroupedLinearOp>(op);
 }
 
 closedforms::Parameter *SizeFinder::parameterOf(Value value) {
@@ -87,6 +87,8 @@ void SizeFinder::addContraction(Operation &op) {
   }
   if (auto contract = dyn_cast<ContractOp>(op))
     addExperts(contract, own);
+  if (auto grouped = dyn_cast<GroupedLinearOp>(op))
+    addRowsOfExperts(grouped, own);
   // The bias of a contraction whose output is sharded is sharded with it, until
   // an addition to the stream says that it is summed.
   if (auto linear = dyn_cast<LinearOp>(op); linear && linear.getBias())
@@ -136,6 +138,13 @@ void SizeFinder::addLookup(GatherOp op) {
     return;
   if (constants.contains(op.getIndices())) {
     table->positions = true;
+    return;
+  }
+  if (choice && lookThrough(op.getIndices()) == choice.getIndices()) {
+    // A bias of experts.
+    table->experts = static_cast<double>(
+        cast<RankedTensorType>(op.getInput().getType()).getDimSize(0));
+    table->hasFeatures = true;
     return;
   }
   table->lookedUp = table->hasFeatures = true;

@@ -62,6 +62,33 @@ func.func @loss(
 
 // -----
 
+// The same of rows that have the weights of their group. In the matrix that rows
+// are multiplied by, a feature of one half is beside that of the other.
+
+// CHECK-LABEL: func.func @loss(
+// CHECK-SAME: tensor<4x2x5x8xf32> {graph.framework_shape = array<i64: 4, 10, 8>, graph.name = "w"
+// CHECK: %[[T:.*]] = graph.transpose %{{.*}} {permutation = array<i64: 0, 2, 1, 3>} : (tensor<4x2x5x8xf32>) -> tensor<4x5x2x8xf32>
+// CHECK-NEXT: %[[W:.*]] = graph.reshape %[[T]] : (tensor<4x5x2x8xf32>) -> tensor<4x10x8xf32>
+// CHECK-NEXT: %[[Y:.*]] = graph.grouped_linear %{{.*}}, %[[W]], %{{.*}} {transpose} : (tensor<3x6x8xf32>, tensor<4x10x8xf32>, tensor<3x6xi64>) -> tensor<3x6x10xf32>
+// CHECK-NEXT: %[[F:.*]] = graph.reshape %[[Y]] : (tensor<3x6x10xf32>) -> tensor<3x6x5x2xf32>
+// CHECK-NEXT: %[[H:.*]] = graph.transpose %[[F]] {permutation = array<i64: 0, 1, 3, 2>} : (tensor<3x6x5x2xf32>) -> tensor<3x6x2x5xf32>
+// CHECK-NEXT: %[[G:.*]] = graph.slice %[[H]] {offsets = array<i64: 0, 0, 0, 0>, sizes = array<i64: 3, 6, 1, 5>
+// CHECK-NEXT: graph.reshape %[[G]] : (tensor<3x6x1x5xf32>) -> tensor<3x6x5xf32>
+// CHECK-NEXT: graph.slice %[[H]] {offsets = array<i64: 0, 0, 1, 0>
+func.func @loss(
+    %x: tensor<3x6x8xf32> {graph.name = "x", graph.role = "input"},
+    %w: tensor<4x10x8xf32> {graph.name = "w", graph.role = "parameter"},
+    %i: tensor<3x6xi64> {graph.name = "i", graph.role = "input"}) -> tensor<3x6x5xf32> {
+  %0 = graph.grouped_linear %x, %w, %i {transpose} : (tensor<3x6x8xf32>, tensor<4x10x8xf32>, tensor<3x6xi64>) -> tensor<3x6x10xf32>
+  %1 = graph.slice %0 {offsets = array<i64: 0, 0, 0>, sizes = array<i64: 3, 6, 5>, strides = array<i64: 1, 1, 1>} : (tensor<3x6x10xf32>) -> tensor<3x6x5xf32>
+  %2 = graph.slice %0 {offsets = array<i64: 0, 0, 5>, sizes = array<i64: 3, 6, 5>, strides = array<i64: 1, 1, 1>} : (tensor<3x6x10xf32>) -> tensor<3x6x5xf32>
+  %3 = graph.silu %1 : (tensor<3x6x5xf32>) -> tensor<3x6x5xf32>
+  %4 = graph.mul %3, %2 : (tensor<3x6x5xf32>, tensor<3x6x5xf32>) -> tensor<3x6x5xf32>
+  return %4 : tensor<3x6x5xf32>
+}
+
+// -----
+
 // Grouped heads: slices of four, two and two heads share one factor. The weight
 // stands as [i, o], and its bias is added behind.
 

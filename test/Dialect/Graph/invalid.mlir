@@ -233,6 +233,68 @@ func.func @linear(%x: tensor<4x8xf32>, %w: tensor<16x7xf32>) -> tensor<4x16xf32>
 
 // -----
 
+func.func @grouped_shapes(%x: tensor<4x8xf32>, %w: tensor<3x7x5xf32>, %i: tensor<4xi64>) -> tensor<4x5xf32> {
+  // expected-error@+2 {{need a weight [e, k, m] with k = 8}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_linear %x, %w, %i : (tensor<4x8xf32>, tensor<3x7x5xf32>, tensor<4xi64>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @grouped_transpose(%x: tensor<4x8xf32>, %w: tensor<3x8x5xf32>, %i: tensor<4xi64>) -> tensor<4x5xf32> {
+  // expected-error@+2 {{need a weight [e, m, k] with k = 8}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_linear %x, %w, %i {transpose} : (tensor<4x8xf32>, tensor<3x8x5xf32>, tensor<4xi64>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @grouped_groups(%x: tensor<4x8xf32>, %w: tensor<3x8x5xf32>, %i: tensor<5xi64>) -> tensor<4x5xf32> {
+  // expected-error@+2 {{need shapes [i..., k] and [i...]}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_linear %x, %w, %i : (tensor<4x8xf32>, tensor<3x8x5xf32>, tensor<5xi64>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @grouped_scalar(%x: tensor<8xf32>, %w: tensor<3x8x5xf32>, %i: tensor<i64>) -> tensor<5xf32> {
+  // expected-error@+2 {{need shapes [i..., k] and [i...]}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_linear %x, %w, %i : (tensor<8xf32>, tensor<3x8x5xf32>, tensor<i64>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+func.func @grouped_types(%x: tensor<4x8xbf16>, %w: tensor<3x8x5xf32>, %i: tensor<4xi64>) -> tensor<4x5xf32> {
+  // expected-error@+2 {{have different element types}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_linear %x, %w, %i : (tensor<4x8xbf16>, tensor<3x8x5xf32>, tensor<4xi64>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @grouped_place(%x: tensor<4x8xf32>, %w: tensor<3x8x5xf32>, %i: tensor<4xi64>, %o: tensor<1xi64>) -> tensor<4x5xf32> {
+  // expected-error@+1 {{origin needs a global_size}}
+  %0 = graph.grouped_linear %x, %w, %i origin %o : (tensor<4x8xf32>, tensor<3x8x5xf32>, tensor<4xi64>, tensor<1xi64>) -> tensor<4x5xf32>
+  return %0 : tensor<4x5xf32>
+}
+
+// -----
+
+func.func @grouped_size(%x: tensor<4x8xf32>, %g: tensor<4x5xf32>, %i: tensor<4xi64>) -> tensor<3x8x5xf32> {
+  // expected-error@+2 {{size must not be negative}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_linear_weight_grad %x, %g, %i {size = -1 : i64} : (tensor<4x8xf32>, tensor<4x5xf32>, tensor<4xi64>) -> tensor<3x8x5xf32>
+  return %0 : tensor<3x8x5xf32>
+}
+
+// -----
+
 func.func @attention(%q: tensor<2x3x6x8xf32>, %k: tensor<2x2x6x8xf32>) -> tensor<2x3x6x8xf32> {
   // expected-error@+2 {{with a a multiple of g}}
   // expected-error@+1 {{failed to infer returned types}}

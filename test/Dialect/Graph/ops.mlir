@@ -62,6 +62,17 @@ func.func @shape(%x: tensor<4x8xf32>, %ids: tensor<3x5xi64>, %o: tensor<1xi64>) 
   return %7 : tensor<4xf32>
 }
 
+// CHECK-LABEL: func @groups
+func.func @groups(%x: tensor<3x5x8xf32>, %w: tensor<6x8x2xf32>, %i: tensor<3x5xi64>, %o: tensor<1xi64>) -> tensor<6x2x8xf32> {
+  // CHECK: %[[Y:.*]] = graph.grouped_linear %{{.*}}, %{{.*}}, %{{.*}} : (tensor<3x5x8xf32>, tensor<6x8x2xf32>, tensor<3x5xi64>) -> tensor<3x5x2xf32>
+  %0 = graph.grouped_linear %x, %w, %i : (tensor<3x5x8xf32>, tensor<6x8x2xf32>, tensor<3x5xi64>) -> tensor<3x5x2xf32>
+  // CHECK: graph.grouped_linear %[[Y]], %{{.*}}, %{{.*}} origin %{{.*}} {global_size = 12 : i64, transpose} : (tensor<3x5x2xf32>, tensor<6x8x2xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x8xf32>
+  %1 = graph.grouped_linear %0, %w, %i origin %o {global_size = 12 : i64, transpose} : (tensor<3x5x2xf32>, tensor<6x8x2xf32>, tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x8xf32>
+  // CHECK: graph.grouped_linear_weight_grad %{{.*}}, %[[Y]], %{{.*}} {size = 6 : i64, transpose} : (tensor<3x5x8xf32>, tensor<3x5x2xf32>, tensor<3x5xi64>) -> tensor<6x2x8xf32>
+  %2 = graph.grouped_linear_weight_grad %1, %0, %i {size = 6 : i64, transpose} : (tensor<3x5x8xf32>, tensor<3x5x2xf32>, tensor<3x5xi64>) -> tensor<6x2x8xf32>
+  return %2 : tensor<6x2x8xf32>
+}
+
 // CHECK-LABEL: func @neural
 func.func @neural(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %b: tensor<16xf32>, %g: tensor<8xf32>, %t: tensor<2x4xi64>) -> tensor<2x4xf32> {
   // CHECK: graph.layer_norm %{{.*}} weight %{{.*}} bias %{{.*}} {epsilon = 1.000000e-05 : f64}

@@ -114,6 +114,8 @@ void Uses::read(OpOperand &use, const Labels &labels) {
                                 tensorTypeOf(reshape.getOutput()).getShape()));
   if (isa<LinearOp>(op) && index == 1)
     return note("oi", "o", labels);
+  if (auto grouped = dyn_cast<GroupedLinearOp>(op); grouped && index == 1)
+    return note(grouped.getTranspose() ? "emk" : "ekm", "em", labels);
   if (auto contract = dyn_cast<ContractOp>(op)) {
     std::string error;
     if (std::optional<Einsum> einsum =

@@ -40,6 +40,8 @@ struct Projection {
   BlockArgument weight;
   Value features;
   Shape factors;
+  /// Features are read in slices: the first factor numbers them.
+  bool sliced = false;
 
   /// Read again at each use, because rewriting another projection may replace
   /// them.
@@ -154,6 +156,15 @@ std::optional<Projection> matchProjection(Operation &op) {
     projection.einsum = {letters + "Y", "ZY", letters + "Z"};
     projection.weight = dyn_cast<BlockArgument>(linear.getWeight());
     projection.features = linear.getOutput();
+  } else if (auto grouped = dyn_cast<GroupedLinearOp>(op)) {
+    std::string letters;
+    for (int64_t i = 0, rank = grouped.getGroups().getType().getRank();
+         i < std::min<int64_t>(rank, 20); ++i)
+      letters += static_cast<char>('A' + i);
+    projection.einsum = {letters + "Y", grouped.getTranspose() ? "XZY" : "XYZ",
+                         letters + "Z"};
+    projection.weight = dyn_cast<BlockArgument>(grouped.getWeight());
+    projection.features = grouped.getOutput();
   } else if (auto contract = dyn_cast<ContractOp>(op)) {
     std::string error;
     std::optional<Einsum> einsum = Einsum::parse(contract.getEquation(), error);
@@ -181,6 +192,7 @@ std::optional<Projection> matchProjection(Operation &op) {
       StringRef(projection.einsum.lhs).contains(feature))
     return std::nullopt;
   std::optional<Shape> factors = factorsOfReaders(projection.features);
+  projection.sliced = !factors;
   if (!factors)
     factors = factorsOfSlices(projection.features);
   if (!factors || factors->size() < 2)
@@ -210,6 +222,8 @@ private:
   void rewriteArguments(func::FuncOp entry);
   bool isStored(BlockArgument argument) const;
   void rewriteProjection(const Projection &projection);
+  static Value multiplyGroups(Formula &f, GroupedLinearOp op,
+                              const Projection &projection);
 
   ModuleOp module;
   /// The shape in which each parameter is to be stored, by name.
@@ -286,6 +300,40 @@ void Factoring::rewriteArguments(func::FuncOp entry) {
                                         entry.getResultTypes()));
 }
 
+/// The product of rows with the matrices of their groups, its features in
+/// factors. Where these are read in slices, the matrix has features of the same
+/// place of all slices side by side: an axis then shards each slice alike.
+Value Factoring::multiplyGroups(Formula &f, GroupedLinearOp op,
+                                const Projection &projection) {
+  Shape factors = projection.factors;
+  int64_t count = factors.size(), dim = projection.einsum.rhs.find('Z');
+  int64_t moved = projection.sliced ? 1 : 0,
+          leading = op.getType().getRank() - 1;
+  auto rotated = [&](int64_t rank, int64_t at, int64_t by) {
+    Shape order = llvm::to_vector(llvm::seq<int64_t>(0, rank));
+    std::rotate(order.begin() + at, order.begin() + at + by,
+                order.begin() + at + count);
+    return order;
+  };
+  Value weight = projection.weight;
+  if (moved)
+    weight = TransposeOp::create(f.builder, f.loc, weight,
+                                 rotated(2 + count, dim, moved));
+  std::rotate(factors.begin(), factors.begin() + moved, factors.end());
+  Value value = GroupedLinearOp::create(
+      f.builder, f.loc, op.getRows(),
+      f.reshape(weight, tensorTypeOf(op.getWeight()).getShape()),
+      op.getGroups(), op.getOrigin(), op.getTranspose(), op.getGlobalSizeAttr(),
+      op.getResultElementAttr());
+  Shape shape(op.getType().getShape().drop_back());
+  llvm::append_range(shape, factors);
+  value = f.reshape(value, shape);
+  if (moved)
+    value = TransposeOp::create(f.builder, f.loc, value,
+                                rotated(leading + count, leading, count - 1));
+  return value;
+}
+
 void Factoring::rewriteProjection(const Projection &projection) {
   const Shape &factors = projection.factors;
   Operation *old = projection.features.getDefiningOp();
@@ -304,9 +352,13 @@ void Factoring::rewriteProjection(const Projection &projection) {
   einsum.rhs.replace(einsum.rhs.find(einsum.output.back()), 1, letters);
   einsum.output.replace(einsum.output.size() - 1, 1, letters);
 
-  Value value =
-      f.contract(einsum.str(), projection.input(), projection.weight,
-                 tensorTypeOf(projection.op->getResult(0)).getElementType());
+  Value value;
+  if (auto grouped = dyn_cast<GroupedLinearOp>(projection.op))
+    value = multiplyGroups(f, grouped, projection);
+  else
+    value =
+        f.contract(einsum.str(), projection.input(), projection.weight,
+                   tensorTypeOf(projection.op->getResult(0)).getElementType());
   if (Value bias = projection.bias()) {
     if (auto reshape = bias.getDefiningOp<ReshapeOp>())
       bias = reshape.getInput();

@@ -37,16 +37,29 @@ OpCost LinearOp::getCost() {
                          {{0, 1}, {}});
 }
 
+/// Of all rows a shard of groups has its share, where groups have as many rows.
+template <typename Op>
+static int64_t flopsOfRows(Op op, int64_t held, int64_t products) {
+  int64_t all = op.getOrigin() ? op.getGlobalSize().value_or(held) : held;
+  return all > held ? static_cast<int64_t>(2.0 * products * held / all)
+                    : 2 * products;
+}
+
 /// One product of each row with one matrix.
 OpCost GroupedLinearOp::getCost() {
   int64_t inner = cast<RankedTensorType>(getRows().getType()).getShape().back();
-  return contractionCost(getOperation(), getRows(), getWeight(),
-                         2 * inner * elementsOf(getOutput()), {{0, 1, 2}, {}});
+  int64_t held = cast<RankedTensorType>(getWeight().getType()).getDimSize(0);
+  return contractionCost(
+      getOperation(), getRows(), getWeight(),
+      flopsOfRows(*this, held, inner * elementsOf(getOutput())),
+      {{0, 1, 2}, {}});
 }
 
 OpCost GroupedLinearWeightGradOp::getCost() {
   int64_t columns =
       cast<RankedTensorType>(getGradient().getType()).getShape().back();
-  return contractionCost(getOperation(), getRows(), getGradient(),
-                         2 * columns * elementsOf(getRows()), {{0, 1, 2}, {}});
+  return contractionCost(
+      getOperation(), getRows(), getGradient(),
+      flopsOfRows(*this, getSize(), columns * elementsOf(getRows())),
+      {{0, 1, 2}, {}});
 }

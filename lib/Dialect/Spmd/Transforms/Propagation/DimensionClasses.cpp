@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/Analysis/Sources.h"
+#include "cleave/Dialect/Graph/IR/DependsOnIndex.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/ShardingRules/ScaledOperand.h"
@@ -69,6 +70,27 @@ DimensionClasses::DimensionClasses(func::FuncOp function) : function(function) {
   describe();
 }
 
+/// Calls `join(index, factor)` for each factor along which rows choose their
+/// part of an operand or result of `op` by the values of `index`.
+static void forEachChosen(Operation *op,
+                          function_ref<void(Value, int64_t)> join) {
+  auto reader = dyn_cast<graph::IndexUseOpInterface>(op);
+  auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(op);
+  if (!reader || !ruled)
+    return;
+  graph::ShardingRule rule = ruled.getShardingRule();
+  for (OpOperand &operand : op->getOpOperands())
+    if (int64_t bound = reader.getIndexUse(operand.getOperandNumber()).bound)
+      for (auto [i, factor] : llvm::enumerate(rule.factors))
+        if (factor.size == bound && graph::dependsOnIndex(op, i))
+          join(operand.get(), i);
+}
+
+static bool isProduct(Operation *op) {
+  auto costed = dyn_cast<graph::CostOpInterface>(op);
+  return costed && costed.getCost().work == graph::WorkClass::Contraction;
+}
+
 void DimensionClasses::joinOps() {
   for (auto [op, first] : factorBase) {
     auto rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
@@ -83,6 +105,18 @@ void DimensionClasses::joinOps() {
     for (auto [i, result] : llvm::enumerate(op->getResults()))
       join(result, rule.results[i]);
   }
+  // Rows that choose their weights by one index choose among the same groups,
+  // in each layer and in vectors (biases) too.
+  llvm::DenseMap<Value, unsigned> groups;
+  for (bool product : {true, false})
+    for (auto [op, first] : factorBase)
+      if (isProduct(op) == product)
+        forEachChosen(op, [&, first = first](Value index, int64_t factor) {
+          if (product)
+            groups.try_emplace(index, first + factor);
+          if (auto it = groups.find(index); it != groups.end())
+            joined.join(it->second, first + factor);
+        });
 }
 
 void DimensionClasses::describe() {
@@ -230,6 +264,8 @@ void DimensionClasses::addRoles(Operation *op) {
       known.reduced |= factor.kind == graph::FactorKind::Reduction && !kept;
       continue;
     }
+    // So has each index of a class by which rows choose their weights.
+    bool chosen = product && !kept && graph::dependsOnIndex(op, i);
     for (auto [n, operand] : llvm::enumerate(op->getOperands())) {
       BlockArgument argument = viewedArgument(operand);
       if (!argument ||
@@ -242,6 +278,10 @@ void DimensionClasses::addRoles(Operation *op) {
               return other != operand && dependsOnInput(other);
             }))
           known.lookups.push_back(op);
+        continue;
+      }
+      if (chosen) {
+        known.stacked.push_back(op);
         continue;
       }
       auto &role = kept ? known.producers : known.consumers;

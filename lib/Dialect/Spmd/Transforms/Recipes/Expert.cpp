@@ -242,7 +242,8 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
   if (!found)
     return annotator.getModule().emitError()
            << "recipe 'expert': the model has no experts, that is, no batched "
-              "product in which each batch index has its own weights, and no "
+              "product in which each batch index has its own weights, no "
+              "product of rows that have the weights of their group, and no "
               "batched lookup in which each has its own table";
   return success();
 }

@@ -117,8 +117,9 @@ static bool isReducedOnly(const DimensionClass &known) {
 }
 
 static bool isLookedUp(const DimensionClass &known) {
+  // A bias of experts is looked up by their numbers.
   return !known.wholeIn && !known.samples && !known.lookups.empty() &&
-         known.consumers.empty();
+         known.consumers.empty() && known.stacked.empty();
 }
 
 /// Whether an op of any entry cannot shard a dimension of an argument in
