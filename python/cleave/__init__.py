@@ -15,7 +15,8 @@ first use, so that `import cleave` is quick. The files:
     feed/                         data from a database, and models into one
     packing                       documents packed in rows
     messages, version, moved      wording of messages; the version; modules by their former names
-    moe, philox                   experts in plain PyTorch; random numbers of the compiler
+    moe, grouped, philox          experts in plain PyTorch, and their matmuls; random numbers of the
+                                  compiler
 
 The native modules, compiler and runtime (`_cleave`) and the runtime alone (`_runtime`), are built
 from python/native.

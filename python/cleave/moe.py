@@ -21,6 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .grouped import grouped_linear
+
+__all__ = ["Experts", "balance_loss", "capacity_of", "combine", "combine_rows", "dispatch",
+           "grouped_linear", "places", "rows_of"]
+
 
 def capacity_of(tokens: int, experts: int, choices: int = 1, factor: float = 1.0) -> int:
     """The capacity of each expert for a group of `tokens` tokens: its equal share of
@@ -78,6 +83,17 @@ def combine(y: torch.Tensor, place: torch.Tensor, weight: torch.Tensor) -> torch
     flat = place.reshape(groups, -1, 1).expand(-1, -1, width)
     rows = y.reshape(groups, -1, width).gather(1, flat)
     return (rows.view(groups, tokens, choices, width) * weight[..., None]).sum(2)
+
+
+def rows_of(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Tokens [g, t, h] as a row for each choice in `index` [g, t, k], [g, t, k, h]: what
+    `grouped_linear` multiplies, with `index` as groups, where no token is dropped."""
+    return x[:, :, None].expand(*index.shape, x.shape[-1])
+
+
+def combine_rows(y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """For each token the sum of its rows [g, t, k, h] times `weight` [g, t, k], [g, t, h]."""
+    return (y * weight[..., None]).sum(2)
 
 
 #: The number of equal parts of a batch over which `balance_loss` is taken, and how often it was; 0

@@ -294,6 +294,25 @@ class Builder:
                            [x.type.with_shape(x.shape[:-1] + weight.shape[:1])],
                            keywords={"bias": bias})[0]
 
+    def grouped_linear(self, rows: Value, weight: Value, groups: Value,
+                       transpose: bool = False) -> Value:
+        """Returns each row [..., k] times the matrix [k, m] of its group, or [m, k] if
+        `transpose`."""
+        if weight.is_op("transpose") and list(weight.op.attrs["permutation"]) == [0, 2, 1]:
+            weight, transpose = weight.op.operands[0], not transpose
+        shape = rows.shape[:-1] + (weight.shape[1 if transpose else 2],)
+        return self.create("grouped_linear", [rows, weight, groups], [rows.type.with_shape(shape)],
+                           attrs={"transpose": True} if transpose else {})[0]
+
+    def grouped_linear_weight_grad(self, rows: Value, gradient: Value, groups: Value, size: int,
+                                   transpose: bool = False) -> Value:
+        """Returns for each group the matmul of its transposed rows and its gradients."""
+        shape = (rows.shape[-1], gradient.shape[-1])
+        attrs = {"size": size, "transpose": True} if transpose else {"size": size}
+        return self.create("grouped_linear_weight_grad", [rows, gradient, groups],
+                           [rows.type.with_shape((size, *(shape[::-1] if transpose else shape)))],
+                           attrs=attrs)[0]
+
     def layer_norm(self, x: Value, weight, bias, epsilon: float) -> Value:
         row = _row_type(x.type)
         return self.create("layer_norm", [x], [x.type, row, row],

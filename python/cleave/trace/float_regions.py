@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .. import grouped  # noqa: F401 (defines the operators)
 from .casts import BEGINS, FOLLOWS, TURNS
 from .converters.narrow import MOVES
 from .regions import cast_of
@@ -23,6 +24,8 @@ from .widen import CASTS, eager_result, is_narrow
 _FACTORS = {
     **dict.fromkeys((aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default,
                      aten.mv.default, aten.einsum.default), slice(0, 2)),
+    **dict.fromkeys((torch.ops.cleave.grouped_linear.default,
+                     torch.ops.cleave.grouped_linear_weight_grad.default), slice(0, 2)),
     **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.addmv.default,
                      aten.addbmm.default), slice(1, 3)),
     aten.scaled_dot_product_attention.default: slice(0, 3),

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..grouped import grouped_mm
 from .ctc_loss import ctc_loss
 from .errors import EagerError, TraceError
 from .locations import VALUES, current_line
@@ -99,6 +100,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), ctc_loss),
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _masked_select),
     torch.Tensor.random_: random_,
+    **dict.fromkeys((torch._grouped_mm, torch.nn.functional.grouped_mm), grouped_mm),
     torch._is_all_true: torch.Tensor.all,
     torch._is_any_true: torch.Tensor.any,
     **dict.fromkeys((torch.narrow, torch.Tensor.narrow), _narrow),

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import string
 
+import torch
+
+from ... import grouped  # noqa: F401 (defines the operators)
 from ..ir import TensorType, broadcast_shapes
 from ..registry import Unsupported, aten, converts
 
@@ -89,6 +92,16 @@ def trilinear(c, x, y, z, new_x, new_y, new_z, summed, unroll_dim=1):
         return c.b.reshape(value, [1 if d in new else next(sizes) for d in range(rank)])
     result = c.b.binary("mul", spread(x, new_x), spread(y, new_y))
     return c.b.reduce("sum", c.b.binary("mul", result, spread(z, new_z)), summed)
+
+
+@converts(torch.ops.cleave.grouped_linear.default)
+def grouped_linear(c, rows, weight, groups, transpose):
+    return c.b.grouped_linear(rows, weight, c.b.cast(groups, "i64"), transpose)
+
+
+@converts(torch.ops.cleave.grouped_linear_weight_grad.default)
+def grouped_linear_weight_grad(c, rows, gradient, groups, size, transpose):
+    return c.b.grouped_linear_weight_grad(rows, gradient, c.b.cast(groups, "i64"), size, transpose)
 
 
 @converts(aten.outer.default)
