@@ -196,8 +196,9 @@ class Experts(nn.Module):
 
     With one choice (Switch, arXiv 2101.03961) the expert's output is weighted with its
     probability; with two (GShard, arXiv 2006.16668) or more the weights of those that
-    have a place sum to 1. `capacity` is the factor of `capacity_of`; None gives every
-    choice a place. With `noisy` (Shazeer et al., arXiv 1701.06538) logits have normal
+    have a place sum to 1. `capacity` is the factor of `capacity_of`; with None no choice
+    is dropped, and experts compute the tokens that chose them (MegaBlocks, arXiv
+    2211.15841). With `noisy` (Shazeer et al., arXiv 1701.06538) logits have normal
     noise in training, whose scale is computed by a second projection. The router
     computes in f32.
     """
@@ -229,8 +230,9 @@ class Experts(nn.Module):
             logits = logits + torch.randn_like(logits) * deviation
         probabilities = logits.softmax(-1)
         weight, index = probabilities.topk(self.choices, dim=-1)
-        capacity = tokens if self.capacity is None else \
-            capacity_of(tokens, experts, self.choices, self.capacity)
+        if self.capacity is None:
+            return self._of_chosen(x, index, weight), balance_loss(probabilities, index)
+        capacity = capacity_of(tokens, experts, self.choices, self.capacity)
         place, kept = places(index, experts, capacity)
         weight = weight * kept.to(weight.dtype)
         if self.choices > 1:
@@ -244,3 +246,16 @@ class Experts(nn.Module):
             y = F.silu(torch.einsum("gech,eih->geci", y, self.gate)) * up
         y = torch.einsum("geci,ehi->gech", y, self.down)
         return combine(y, place, weight.to(y.dtype)), balance_loss(probabilities, index)
+
+    def _of_chosen(self, x, index, weight):
+        """The outputs of all choices, summed."""
+        if self.choices > 1:
+            weight = weight / weight.sum(-1, keepdim=True).clamp(min=1e-9)
+        rows = rows_of(x, index)
+        up = grouped_linear(rows, self.up, index, transpose=True)
+        if self.gate is None:
+            y = F.gelu(up)
+        else:
+            y = F.silu(grouped_linear(rows, self.gate, index, transpose=True)) * up
+        y = grouped_linear(y, self.down, index, transpose=True)
+        return combine_rows(y, weight.to(y.dtype))

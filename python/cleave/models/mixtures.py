@@ -79,9 +79,13 @@ class ExpertWeights(nn.Module):
             nn.Parameter(torch.zeros(experts, width)) if bias else None
             for width in (inner, inner, hidden))
 
-    def forward(self, x):
-        """Of [g, e, c, h]: [g, e, c, h]."""
+    def forward(self, x, index=None):
+        """Of places [g, e, c, h], or of rows [g, t, k, h] of the experts `index` [g, t, k]: as
+        many outputs."""
         def layer(x, weight, bias):
+            if index is not None:
+                y = moe.grouped_linear(x, weight, index, transpose=True)
+                return y if bias is None else y + F.embedding(index, bias)
             y = torch.einsum("gech,eih->geci", x, weight)
             return y if bias is None else y + bias[:, None]
 
@@ -106,15 +110,18 @@ class Mixture(nn.Module):
         2412.19437)."""
         tokens, experts, choices = x.shape[1], len(self.experts.gate), self.router.choices
         weight, index, probabilities = self.router(x)
-        capacity = tokens if self.capacity is None else \
-            moe.capacity_of(tokens, experts, choices, self.capacity)
-        place, kept = moe.places(index, experts, capacity)
-        if capacity == tokens:
-            kept = None
+        if self.capacity is None:
+            y = self.experts(moe.rows_of(x, index), index)
+            y = moe.combine_rows(y, weight.to(y.dtype))
         else:
-            weight = weight * kept.to(weight.dtype)
-        y = self.experts(moe.dispatch(x, place, kept, experts, capacity))
-        y = moe.combine(y, place, weight.to(y.dtype))
+            capacity = moe.capacity_of(tokens, experts, choices, self.capacity)
+            place, kept = moe.places(index, experts, capacity)
+            if capacity == tokens:
+                kept = None
+            else:
+                weight = weight * kept.to(weight.dtype)
+            y = self.experts(moe.dispatch(x, place, kept, experts, capacity))
+            y = moe.combine(y, place, weight.to(y.dtype))
         if self.shared is not None:
             y = y + self.shared(x)
         return y, moe.balance_loss(probabilities, index, every=True)

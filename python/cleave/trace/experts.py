@@ -4,7 +4,7 @@
 
 The library computes each expert on the tokens routed to it, whose number depends on values. While a
 model is exported, the forwards of its expert layers are replaced by ones that compute the same
-results in a buffer of a fixed capacity.
+results of as many rows as tokens make choices, or in a buffer of a fixed capacity.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from .. import moe
 
@@ -26,7 +25,6 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
     """Context manager that makes the expert layers of `module` compute with static shapes. Tokens
     are routed in `groups` groups, one for each sample, if their number is divisible by `groups`."""
     replaced: list[tuple[torch.nn.Module, str]] = []
-    distinct = _DistinctIndices()
 
     def replace(owner: torch.nn.Module, name: str, function: Callable) -> None:
         # Set on the instance, so that deleting it restores the attribute of the class.
@@ -35,9 +33,9 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
 
     for part in module.modules():
         if _is_stack_of_experts(part):
-            replace(part, "forward", types.MethodType(_stack_of_experts(groups, distinct), part))
+            replace(part, "forward", types.MethodType(_stack_of_experts(groups), part))
         elif _is_container_of_experts(part):
-            replace(part, "forward", types.MethodType(_container_of_experts, part))
+            replace(part, "forward", types.MethodType(_container_of_experts(groups), part))
         elif _is_switch(part):
             replace(part, "forward", types.MethodType(_switch, part))
             # The router would cast its weights in place, and they would stay cast.
@@ -45,8 +43,7 @@ def static_experts(module: torch.nn.Module, groups: int) -> Iterator[None]:
             replace(layer, "to", lambda *_, layer=layer: layer)
             replace(layer, "forward", types.MethodType(_linear, layer))
     try:
-        with distinct:
-            yield
+        yield
     finally:
         for owner, name in replaced:
             del owner.__dict__[name]
@@ -62,7 +59,16 @@ def expert_stacks(module: torch.nn.Module) -> dict[str, list[str]]:
             for weight in ("wi.weight", "wo.weight"):
                 found[f"{lead}*.{weight}"] = [f"{lead}{i}.{weight}"
                                               for i in range(len(part.experts))]
+        elif _is_container_of_experts(part):
+            for layer, copies in (_linear_layers(_experts_of(part)) or {}).items():
+                for kind, _ in copies[0].named_parameters():
+                    found[_joined(name, "*", layer, kind)] = [
+                        _joined(name, key, layer, kind) for key, _ in part.named_children()]
     return found
+
+
+def _joined(*names: str) -> str:
+    return ".".join(n for n in names if n)
 
 
 def _is_switch(part: torch.nn.Module) -> bool:
@@ -111,7 +117,7 @@ def _is_container_of_experts(part: torch.nn.Module) -> bool:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             part.eval()
             found = type(part).forward(part, x, index, weight)
-            same = _container_of_experts(part, x, index, weight)
+            same = _container_of_experts(1)(part, x, index, weight)
         return found.shape == same.shape and torch.allclose(found, same, rtol=1e-3, atol=1e-5)
     except Exception:
         return False
@@ -124,9 +130,56 @@ def _experts_of(part) -> list[torch.nn.Module]:
     return list(part.values() if isinstance(part, torch.nn.ModuleDict) else part)
 
 
-def _container_of_experts(self, hidden_states, index, weights):
-    """The forward of a container of experts: every expert computes all tokens, with a weight
-    of 0 for those not routed to it."""
+def _linear_layers(experts: list[torch.nn.Module]) -> dict[str, list[torch.nn.Linear]] | None:
+    """Returns the linear layers of all experts by their name in each; None if experts have other
+    parameters or buffers, or differ."""
+    found = {name: [e.get_submodule(name) for e in experts]
+             for name, layer in experts[0].named_modules() if type(layer) is torch.nn.Linear}
+    own = {f"{name}.{kind}".removeprefix(".") for name, layers in found.items()
+           for kind, _ in layers[0].named_parameters()}
+    shapes = [{n: (p.shape, p.dtype) for n, p in [*e.named_parameters(), *e.named_buffers()]}
+              for e in experts]
+    alike = all(s == shapes[0] for s in shapes) and set(shapes[0]) == own and all(
+        type(layer) is torch.nn.Linear for layers in found.values() for layer in layers)
+    return found if alike and found else None
+
+
+def _container_of_experts(groups: int):
+    """Returns the forward of a container of experts: each choice of a token is a row, which the
+    first expert computes with the weights of its own one. Experts that have other parameters than
+    those of linear layers compute all tokens."""
+    def forward(self, hidden_states, index, weights):
+        layers = _linear_layers(_experts_of(self))
+        if layers is None:
+            return _all_experts(self, hidden_states, index, weights)
+        count, width = hidden_states.shape
+        own = groups if count % groups == 0 else 1
+        rows, shares = (t.view(own, count // own, -1) for t in (index, weights))
+
+        def chosen(name):
+            weight = torch.stack([layer.weight for layer in layers[name]])
+            bias = None if layers[name][0].bias is None else \
+                torch.stack([layer.bias for layer in layers[name]])
+
+            def linear(x):
+                y = moe.grouped_linear(x, weight, rows, transpose=True)
+                return y if bias is None else y + F.embedding(rows, bias)
+            return linear
+
+        for name, (first, *_) in layers.items():
+            first.__dict__["forward"] = chosen(name)
+        try:
+            y = _experts_of(self)[0](moe.rows_of(hidden_states.view(own, -1, width), rows))
+        finally:
+            for first, *_ in layers.values():
+                del first.__dict__["forward"]
+        return moe.combine_rows(y, shares).reshape(count, width).to(hidden_states.dtype)
+
+    return forward
+
+
+def _all_experts(self, hidden_states, index, weights):
+    """Every expert computes all tokens, with a weight of 0 for those not routed to it."""
     result = torch.zeros_like(hidden_states)
     for number, expert in enumerate(_experts_of(self)):
         chosen = index == number
@@ -150,74 +203,25 @@ def _project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     return y if bias is None else y + bias[:, None]
 
 
-class _DistinctIndices(TorchFunctionMode):
-    """Records index tensors whose elements along the last dimension are distinct: those of
-    topk, sort and argsort, also after conversions that preserve the property."""
-
-    _SORTING = ("topk", "sort", "argsort")
-    _KEEPING = ("to", "long", "int", "detach", "clone", "contiguous", "view", "reshape")
-
-    def __init__(self):
-        super().__init__()
-        # By id. The tensors are kept alive, since the id of a freed object is reused.
-        self._known: dict[int, torch.Tensor] = {}
-
-    def __contains__(self, tensor: torch.Tensor) -> bool:
-        return id(tensor) in self._known
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        name = getattr(function, "__name__", "")
-        if name in self._SORTING:
-            index = result if isinstance(result, torch.Tensor) else result[1]
-            # Only if the operator ran along the last dimension.
-            dim = (kwargs or {}).get("dim")
-            at = 2 if name == "topk" else 1
-            if dim is None:
-                dim = args[at] if len(args) > at else -1
-            if type(dim) is int and dim in (-1, index.dim() - 1):
-                self._known[id(index)] = index
-        elif name in self._KEEPING and args and isinstance(result, torch.Tensor) and (
-                id(args[0]) in self._known and result.shape[-1:] == args[0].shape[-1:]):
-            self._known[id(result)] = result
-        return result
-
-
-def _merge_repeated(index: torch.Tensor, weights: torch.Tensor
-                    ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merges repeated choices of an expert by a token. Returns which choices [g, t, k] are the
-    first of their expert, and the weights, summed into the first choice."""
-    same = index[..., :, None] == index[..., None, :]
-    first = ~(same & torch.ones_like(same).tril(-1)).any(-1)
-    return first, torch.where(same, weights[..., None, :], 0).sum(-1) * first.to(weights.dtype)
-
-
-def _stack_of_experts(groups: int, distinct: _DistinctIndices):
-    """Returns the forward of a layer with stacked expert weights. No token is dropped: the
-    capacity of an expert is the number of tokens of a group."""
+def _stack_of_experts(groups: int):
+    """Returns the forward of a layer with stacked expert weights: each choice of a token is a row,
+    which has the weights of its expert."""
     def experts(self, hidden_states, top_k_index, top_k_weights):
         count, width = hidden_states.shape
         own = groups if count % groups == 0 else 1
-        tokens = count // own
-        index, weights = (t.view(own, tokens, -1) for t in (top_k_index, top_k_weights))
-        first = None
-        if top_k_index not in distinct and index.shape[-1] > 1:
-            first, weights = _merge_repeated(index, weights)
-        place, _ = moe.places(index, self.num_experts, tokens, first)
-        x = moe.dispatch(hidden_states.view(own, tokens, width), place, first,
-                         self.num_experts, tokens)
+        index, weights = (t.view(own, count // own, -1) for t in (top_k_index, top_k_weights))
         opening = "gate_up_proj" if self.has_gate else "up_proj"
 
         def project(x, name):
-            bias = getattr(self, f"{name}_bias") if self.has_bias else None
-            return _project(x, getattr(self, name), bias, self.is_transposed)
+            y = moe.grouped_linear(x, getattr(self, name), index, not self.is_transposed)
+            return y + F.embedding(index, getattr(self, f"{name}_bias")) if self.has_bias else y
 
-        y = project(x, opening)
+        y = project(moe.rows_of(hidden_states.view(own, count // own, width), index), opening)
         y = self._apply_gate(y) if self.has_gate else self.act_fn(y)
         y = project(y, "down_proj")
         if getattr(self, "has_post_expert_norm", False):
             y = self.post_expert_norm(y)
-        y = moe.combine(y, place, weights)
+        y = moe.combine_rows(y, weights)
         return y.reshape(count, width).to(hidden_states.dtype)
 
     return experts

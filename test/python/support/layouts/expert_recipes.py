@@ -4,7 +4,7 @@
 
 import math
 
-from expert_models import Own, Switch
+from expert_models import LIBRARY, Own, Switch, library
 from recipe_runs import MAKERS, family
 
 MAKERS["mixtral"] = family("mixtral", attention_dropout=0.1)
@@ -14,6 +14,13 @@ MAKERS["switch"] = lambda: Switch(dropout_rate=0.1, router_jitter_noise=0.1)
 MAKERS["top1"] = lambda: Own(capacity=0.75, dropout=0.1)
 MAKERS["noisy"] = lambda: Own(choices=2, capacity=0, noisy=True)
 MAKERS["top2"] = lambda: Own(choices=2, capacity=0.75, dropout=0.1)
+
+MAKERS.update({f"library-{name}": lambda name=name: library(name).build() for name in LIBRARY})
+
+#: Layouts of mixtures of the library that drop nothing.
+DROPLESS = [("ep=2", "expert"), ("tp=2", "megatron"), ("dp=2", "zero1"), ("tp=2", "megatron,expert(tp)"),
+            ("ep=2,tp=2", "expert,megatron"), ("dp=2,ep=2", "expert,zero3"), ("cp=2", "context,expert(cp)"),
+            ("tp=2", "megatron-sp")]
 
 #: Models of this file that the tests of pairs of recipes take in turn.
 MODELS = ["mixtral", "switch", "top1", "top2", "noisy"]
