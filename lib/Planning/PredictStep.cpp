@@ -276,6 +276,25 @@ void Predictor::addCommand(const Command &c) {
     return add(c, "orthonormal columns", static_cast<double>(c.flops),
                rates.float32 / 2, pass * static_cast<double>(o.columns + 3));
   }
+  case CommandKind::SortRows:
+    // Each group's block reads all groups twice.
+    return addMove(
+        c, "orders of rows",
+        static_cast<double>(c.sortRows.rows) *
+            (2.0 * byteSize(c.sortRows.groupType) * (c.sortRows.size + 1) +
+             16));
+  case CommandKind::GroupedContract: {
+    // Tiles of 16 rows and columns in shared memory, without tensor cores.
+    const GroupedContractCommand &g = c.groupedContract;
+    double weights = static_cast<double>(g.groups) * g.k * g.m,
+           rows = static_cast<double>(g.rows) * g.k,
+           others = static_cast<double>(g.rows) * g.m;
+    double bytes =
+        byteSize(g.type) * (rows + (g.weightGradient ? others : weights)) +
+        byteSize(g.resultType()) * (g.weightGradient ? weights : others);
+    return addLarge(c, "products of sorted rows", static_cast<double>(c.flops),
+                    rates.float32 / 4, bytes);
+  }
   case CommandKind::Copy:
     return addMove(c, "copies", copyBytes(c.copy));
   case CommandKind::Fill:

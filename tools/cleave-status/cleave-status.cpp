@@ -52,6 +52,7 @@ llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
   exec::populateSelectAttention(patterns);
   exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1, {});
   exec::populateSelectOrthonormalize(patterns);
+  exec::populateSelectGrouped(patterns);
   llvm::DenseSet<OperationName> names{
       OperationName(graph::PerWorkerOp::getOperationName(), context)};
   for (const auto &pattern : patterns.getNativePatterns())

@@ -625,7 +625,8 @@ bool cleave::exec::isFusible(Operation *op) {
          !isa<graph::ContractOp, graph::LinearOp, graph::AttentionOp,
               graph::AttentionGradOp, graph::AttentionBiasGradOp,
               graph::ScatterAddOp, graph::OrthonormalizeOp, graph::HeadLossOp,
-              graph::GatherOp>(op);
+              graph::GatherOp, graph::SortRowsOp, graph::GroupedContractOp,
+              graph::GroupedContractWeightGradOp>(op);
 }
 
 void cleave::exec::populateSelectContract(RewritePatternSet &patterns,

@@ -62,6 +62,7 @@ struct SelectKernels : exec::impl::SelectKernelsBase<SelectKernels> {
     populateSelectCheck(select);
     populateSelectOrthonormalize(select);
     populateSelectTopK(select);
+    populateSelectGrouped(select);
     populateAccumulate(accumulate);
     if (products16)
       populateSelectEpilogues(epilogues);

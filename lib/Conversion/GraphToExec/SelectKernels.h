@@ -47,6 +47,7 @@ void populateSelectHeadLoss(mlir::RewritePatternSet &patterns,
                             int64_t chunkBytes, ProductForms forms);
 void populateSelectOrthonormalize(mlir::RewritePatternSet &patterns);
 void populateSelectTopK(mlir::RewritePatternSet &patterns);
+void populateSelectGrouped(mlir::RewritePatternSet &patterns);
 /// What products do before they round; to be applied after the others.
 void populateSelectEpilogues(mlir::RewritePatternSet &patterns);
 /// Sums that become accumulating commands; to be applied after the others.

@@ -38,6 +38,8 @@ public:
   void scatterAdd(const ScatterAddCommand &c);
   void topK(const TopKCommand &c);
   void orthonormalize(const OrthonormalizeCommand &c);
+  void sortRows(const SortRowsCommand &c);
+  void groupedContract(const GroupedContractCommand &c);
   void attention(const AttentionCommand &c, bool backward);
   void check(const CheckCommand &c);
 
@@ -418,6 +420,68 @@ void Planner::orthonormalize(const OrthonormalizeCommand &c) {
 }
 
 //===----------------------------------------------------------------------===//
+// Rows sorted by group
+//===----------------------------------------------------------------------===//
+
+void Planner::sortRows(const SortRowsCommand &c) {
+  SortRowsArguments a{};
+  a.groups = at<const void>(c.groups);
+  a.origin = at<const long long>(c.origin);
+  a.order = at<long long>(c.order);
+  a.inverse = at<long long>(c.inverse);
+  a.offsets = at<long long>(c.offsets);
+  a.rows = static_cast<int>(c.rows);
+  a.size = static_cast<int>(c.size);
+  a.width = static_cast<int>(byteSize(c.groupType));
+  if (c.rows > maxInt - 256) {
+    problem = "a sort has too many rows";
+    return;
+  }
+  launch("cleave_grouped_order", c.size + 1, 256).add(a);
+}
+
+void Planner::groupedContract(const GroupedContractCommand &c) {
+  if (c.m == 0 || (c.weightGradient ? c.k : c.rows) == 0)
+    return;
+  GroupedArguments a{};
+  a.a = at<const void>(c.a);
+  a.b = at<const void>(c.b);
+  a.offsets = at<const long long>(c.offsets);
+  a.out = at<void>(c.out);
+  a.lda = c.lda;
+  a.ldb = c.ldb;
+  a.groupStrideB = c.groupStrideB;
+  a.rows = static_cast<int>(c.rows);
+  a.k = static_cast<int>(c.k);
+  a.m = static_cast<int>(c.m);
+  a.groups = static_cast<int>(c.groups);
+  a.ranges = static_cast<int>(c.ranges);
+  a.transposed = c.transposed;
+  a.columnTiles = static_cast<int>(divideUp(c.m, 16));
+  a.depthTiles = static_cast<int>(divideUp(c.k, 16));
+  std::string type = c.type == DType::F64    ? "f64"
+                     : c.type == DType::BF16 ? "bf16"
+                                             : "f32";
+  if (c.ranges > maxInt / c.groups || divideUp(c.rows, 16) > maxInt / 2) {
+    problem = "a product of sorted rows has too many groups or rows";
+    return;
+  }
+  if (c.weightGradient) {
+    launch("cleave_grouped_weight_" + type,
+           c.groups * a.columnTiles * a.depthTiles, 256)
+        .add(a);
+    return;
+  }
+  // Rows that are in no range.
+  FillCommand zero;
+  zero.bytes = c.rows * c.m * byteSize(c.resultType());
+  fill(zero, addresses.at(c.out));
+  // The last tile of each range may not be full.
+  int64_t tiles = std::min(divideUp(c.rows, 16) + c.ranges * c.groups, c.rows);
+  launch("cleave_grouped_rows_" + type, tiles * a.columnTiles, 256).add(a);
+}
+
+//===----------------------------------------------------------------------===//
 // Attention
 //===----------------------------------------------------------------------===//
 
@@ -667,6 +731,12 @@ cuda::planLaunches(const Command &command, const Addresses &addresses) {
     break;
   case CommandKind::Orthonormalize:
     planner.orthonormalize(command.orthonormalize);
+    break;
+  case CommandKind::SortRows:
+    planner.sortRows(command.sortRows);
+    break;
+  case CommandKind::GroupedContract:
+    planner.groupedContract(command.groupedContract);
     break;
   case CommandKind::AttentionForward:
   case CommandKind::AttentionBackward:

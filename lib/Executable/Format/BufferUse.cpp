@@ -87,6 +87,15 @@ std::set<int32_t> cleave::runtime::writtenBuffersOf(const Command &command) {
     written.collect(command.orthonormalize.out);
     written.collect(command.orthonormalize.scratch);
     break;
+  case CommandKind::SortRows:
+    for (const Ref *ref : {&command.sortRows.order, &command.sortRows.inverse,
+                           &command.sortRows.offsets})
+      written.collect(*ref);
+    break;
+  case CommandKind::GroupedContract:
+    written.collect(command.groupedContract.out);
+    written.collect(command.groupedContract.scratch);
+    break;
   case CommandKind::Copy:
     written.collect(command.copy.dst);
     break;

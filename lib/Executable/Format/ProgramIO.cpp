@@ -39,10 +39,10 @@ static constexpr llvm::StringLiteral timeClassNames[] = {
     "contraction", "attention",     "row-wise",
     "optimizer",   "communication", "offload"};
 static constexpr llvm::StringLiteral kindNames[] = {
-    "kernel",      "contract", "attention",      "attention-backward",
-    "scatter-add", "top-k",    "orthonormalize", "copy",
-    "fill",        "check",    "collective",     "wait",
-    "fetch",       "evict"};
+    "kernel",           "contract", "attention",      "attention-backward",
+    "scatter-add",      "top-k",    "orthonormalize", "sort-rows",
+    "grouped-contract", "copy",     "fill",           "check",
+    "collective",       "wait",     "fetch",          "evict"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute",
     "broadcast",  "reduce",     "send",           "receive"};

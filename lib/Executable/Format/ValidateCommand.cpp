@@ -113,6 +113,12 @@ public:
     case CommandKind::Orthonormalize:
       orthonormalize(command.orthonormalize);
       break;
+    case CommandKind::SortRows:
+      sortRows(command.sortRows);
+      break;
+    case CommandKind::GroupedContract:
+      groupedContract(command.groupedContract);
+      break;
     case CommandKind::Copy:
       copy(command.copy);
       break;
@@ -424,6 +430,58 @@ private:
     int64_t own =
         cleave::OrthonormalScratch(o.rows, o.columns).bytes(/*batch=*/1);
     ref("scratch", o.scratch, Extent(own).dim(o.batch, 1).bytes());
+  }
+
+  void sortRows(const SortRowsCommand &s) {
+    require(s.rows >= 0 && s.rows < (int64_t(1) << 31) && s.size >= 1 &&
+                s.size < (int64_t(1) << 31),
+            "too many rows or groups, or none");
+    require(s.groupType == DType::I64 || s.groupType == DType::I32 ||
+                s.groupType == DType::I8,
+            "groups are integers");
+    if (!problem.empty())
+      return;
+    ref("groups", s.groups,
+        Extent(byteSize(s.groupType)).dim(s.rows, 1).bytes());
+    optionalRef("origin", s.origin, 8);
+    ref("order", s.order, Extent(8).dim(s.rows, 1).bytes());
+    ref("inverse", s.inverse, Extent(8).dim(s.rows, 1).bytes());
+    ref("offsets", s.offsets, Extent(8).dim(s.size + 1, 1).bytes());
+  }
+
+  void groupedContract(const GroupedContractCommand &g) {
+    constexpr int64_t limit = int64_t(1) << 31;
+    for (int64_t n : {g.rows, g.k, g.m})
+      require(n >= 0 && n < limit, "too many rows or columns");
+    require(g.groups >= 1 && g.groups < limit && g.ranges >= 1 &&
+                g.ranges < limit,
+            "too many groups or ranges, or none");
+    require(g.type == DType::F32 || g.type == DType::BF16 ||
+                g.type == DType::F64,
+            "only f32, bf16 and f64 are multiplied");
+    int64_t columns = g.weightGradient || !g.transposed ? g.m : g.k,
+            depth = g.transposed ? g.m : g.k;
+    require(g.lda >= g.k && g.ldb >= columns,
+            "a leading dimension is smaller than its row");
+    if (!problem.empty())
+      return;
+    ref("a", g.a,
+        Extent(byteSize(g.type)).dim(g.rows, g.lda).dim(g.k, 1).bytes());
+    Extent b(byteSize(g.type));
+    if (g.weightGradient)
+      b.dim(g.rows, g.ldb).dim(g.m, 1);
+    else
+      b.dim(g.groups, g.groupStrideB).dim(depth, g.ldb).dim(columns, 1);
+    ref("b", g.b, b.bytes());
+    ref("offsets", g.offsets,
+        Extent(8).dense({g.ranges, g.groups + 1}).bytes());
+    Extent out(byteSize(g.resultType()));
+    if (g.weightGradient)
+      out.dense({g.groups, g.k, g.m});
+    else
+      out.dense({g.rows, g.m});
+    ref("out", g.out, out.bytes());
+    ref("scratch", g.scratch, Extent(8).dense({g.ranges, g.groups}).bytes());
   }
 
   void copy(const CopyCommand &c) {

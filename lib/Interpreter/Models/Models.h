@@ -42,6 +42,7 @@ void attachElementwiseModels(mlir::MLIRContext *context);
 void attachShapeModels(mlir::MLIRContext *context);
 void attachGatherModels(mlir::MLIRContext *context);
 void attachContractionModels(mlir::MLIRContext *context);
+void attachGroupedModels(mlir::MLIRContext *context);
 void attachAttentionModels(mlir::MLIRContext *context);
 void attachNormModels(mlir::MLIRContext *context);
 void attachLossModels(mlir::MLIRContext *context);

@@ -21,6 +21,7 @@ void cleave::registerReferenceModels(DialectRegistry &registry) {
     attachShapeModels(context);
     attachGatherModels(context);
     attachContractionModels(context);
+    attachGroupedModels(context);
     attachAttentionModels(context);
     attachNormModels(context);
     attachLossModels(context);

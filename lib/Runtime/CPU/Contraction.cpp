@@ -104,6 +104,13 @@ void cleave::runtime::sgemm(bool transA, bool transB, int64_t m, int64_t n,
   gemm(transA, transB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
+void cleave::runtime::gemmOfBF16(bool transA, bool transB, int64_t m, int64_t n,
+                                 int64_t k, float alpha, const uint16_t *a,
+                                 int64_t lda, const uint16_t *b, int64_t ldb,
+                                 float beta, float *c, int64_t ldc) {
+  gemm(transA, transB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
 //===----------------------------------------------------------------------===//
 // The matmul primitive
 //===----------------------------------------------------------------------===//

@@ -81,6 +81,13 @@ bool Executor::execute(const Step &step) {
                    columns.scratch, *team);
     return true;
   }
+  case CommandKind::SortRows:
+    sortRows(command.sortRows, *std::get_if<SortRowsPointers>(&step.what));
+    return true;
+  case CommandKind::GroupedContract:
+    groupedContract(command.groupedContract,
+                    *std::get_if<GroupedPointers>(&step.what), *team);
+    return checkLibrary();
   case CommandKind::Copy: {
     const Copy &copy = *std::get_if<Copy>(&step.what);
     copy.copy.execute(copy.src, copy.dst, *team);

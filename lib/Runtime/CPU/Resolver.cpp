@@ -161,6 +161,20 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     return step(Columns{floats(c.in), floats(c.out),
                         reinterpret_cast<double *>(at(c.scratch))});
   }
+  case CommandKind::SortRows: {
+    const SortRowsCommand &c = command.sortRows;
+    auto wide = [&](const Ref &ref) {
+      return reinterpret_cast<int64_t *>(at(ref));
+    };
+    return step(SortRowsPointers{at(c.groups), wide(c.origin), wide(c.order),
+                                 wide(c.inverse), wide(c.offsets)});
+  }
+  case CommandKind::GroupedContract: {
+    const GroupedContractCommand &c = command.groupedContract;
+    return step(GroupedPointers{
+        at(c.a), at(c.b), reinterpret_cast<const int64_t *>(at(c.offsets)),
+        at(c.out), reinterpret_cast<int64_t *>(at(c.scratch))});
+  }
   case CommandKind::Copy:
     return step(Copy{StridedCopy(command.copy), at(command.copy.src),
                      at(command.copy.dst)});

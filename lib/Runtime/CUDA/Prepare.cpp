@@ -314,6 +314,8 @@ Error CudaDevice::Resolver::resolve(const Part &part, const Action &action,
   case CommandKind::ScatterAdd:
   case CommandKind::TopK:
   case CommandKind::Orthonormalize:
+  case CommandKind::SortRows:
+  case CommandKind::GroupedContract:
   case CommandKind::Copy:
   case CommandKind::Fill: {
     Expected<std::vector<Launch>> planned =

@@ -163,6 +163,7 @@ cleave::cuda::commandKernels(ArrayRef<cleave::runtime::Program> programs) {
   add(textScatterAdd, {"cleave_sort", "cleave_scatter"});
   add(textTopK, {"cleave_top_k"});
   add(textOrthonormalize, {"cleave_orthonormal"});
+  add(textGrouped, {"cleave_grouped"});
   add(StringRef(textAttention).split("#define CLEAVE_ATTENTION_KERNELS").first,
       {"cleave_attention"});
   add(StringRef(textAttention16)

@@ -298,6 +298,72 @@ LogicalResult CommandTable::convert(OrthonormalizeOp op, Command &command) {
   return success();
 }
 
+LogicalResult CommandTable::convert(SortRowsOp op, Command &command) {
+  command.kind = CommandKind::SortRows;
+  RankedTensorType groups = tensorTypeOf(op.getGroups());
+  FailureOr<runtime::DType> dtype =
+      dtypeOf(op.getLoc(), groups.getElementType());
+  if (failed(dtype))
+    return failure();
+  command.sortRows = {refOf(op.getGroups()),
+                      op.getOrigin() ? refOf(op.getOrigin()) : runtime::Ref(),
+                      refOf(op.getOrder()),
+                      refOf(op.getInverse()),
+                      refOf(op.getOffsets()),
+                      groups.getDimSize(0),
+                      tensorTypeOf(op.getOffsets()).getDimSize(1) - 1,
+                      *dtype};
+  return success();
+}
+
+/// What both contractions of sorted rows have; `b` is the weight or gradients.
+template <typename OpTy>
+static LogicalResult groupedContract(CommandTable &table, OpTy op, Value b,
+                                     runtime::Ref scratch, Command &command) {
+  command.kind = CommandKind::GroupedContract;
+  command.timeClass = TimeClass::Contraction;
+  runtime::GroupedContractCommand &g = command.groupedContract;
+  RankedTensorType rows = tensorTypeOf(op.getRows()),
+                   offsets = tensorTypeOf(op.getOffsets());
+  FailureOr<runtime::DType> dtype = dtypeOf(op.getLoc(), rows.getElementType());
+  if (failed(dtype))
+    return failure();
+  g.type = *dtype;
+  g.transposed = op.getTranspose();
+  g.a = table.refOf(op.getRows());
+  g.b = table.refOf(b);
+  g.offsets = table.refOf(op.getOffsets());
+  g.out = table.refOf(op.getOutput());
+  g.scratch = scratch;
+  g.rows = rows.getDimSize(0);
+  g.k = rows.getDimSize(1);
+  g.groups = offsets.getDimSize(1) - 1;
+  g.ranges = offsets.getDimSize(0);
+  // Of one row, the stride may be any.
+  auto stride = [](RankedTensorType type, int64_t dim) {
+    return std::max<int64_t>(getLayout(type).strides[dim],
+                             type.getShape().back());
+  };
+  g.lda = stride(rows, 0);
+  RankedTensorType other = tensorTypeOf(b);
+  g.ldb = stride(other, other.getRank() - 2);
+  if (other.getRank() == 3)
+    g.groupStrideB = getLayout(other).strides[0];
+  return success();
+}
+
+LogicalResult CommandTable::convert(GroupedContractOp op, Command &command) {
+  command.groupedContract.m = tensorTypeOf(op.getOutput()).getDimSize(1);
+  return groupedContract(*this, op, op.getWeight(), scratchOf(op), command);
+}
+
+LogicalResult CommandTable::convert(GroupedContractWeightGradOp op,
+                                    Command &command) {
+  command.groupedContract.weightGradient = true;
+  command.groupedContract.m = tensorTypeOf(op.getGrads()).getDimSize(1);
+  return groupedContract(*this, op, op.getGrads(), scratchOf(op), command);
+}
+
 LogicalResult CommandTable::convert(CopyOp op, Command &command) {
   command.kind = CommandKind::Copy;
   runtime::CopyCommand &c = command.copy;
@@ -486,9 +552,10 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
     LogicalResult done =
         llvm::TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
-                  ScatterAddOp, TopKOp, OrthonormalizeOp, CopyOp, FillOp,
-                  CheckOp, CollectiveOp, SendOp, ReceiveOp, FetchOp, EvictOp>(
-                [&](auto typed) { return convert(typed, command); })
+                  ScatterAddOp, TopKOp, OrthonormalizeOp, SortRowsOp,
+                  GroupedContractOp, GroupedContractWeightGradOp, CopyOp,
+                  FillOp, CheckOp, CollectiveOp, SendOp, ReceiveOp, FetchOp,
+                  EvictOp>([&](auto typed) { return convert(typed, command); })
             .Default([](Operation *other) {
               return other->emitOpError("has no form in the command table");
             });

@@ -47,6 +47,11 @@ private:
   llvm::LogicalResult convert(exec::TopKOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::OrthonormalizeOp op,
                               runtime::Command &command);
+  llvm::LogicalResult convert(exec::SortRowsOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::GroupedContractOp op,
+                              runtime::Command &command);
+  llvm::LogicalResult convert(exec::GroupedContractWeightGradOp op,
+                              runtime::Command &command);
   llvm::LogicalResult convert(exec::CopyOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::FillOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CheckOp op, runtime::Command &command);

@@ -197,3 +197,35 @@ func.func @few(%x: tensor<5x90xf32>) -> (tensor<5x8xf32>, tensor<5x8xi64>) {
   %0, %1 = graph.top_k %x {k = 8 : i64} : (tensor<5x90xf32>) -> (tensor<5x8xf32>, tensor<5x8xi64>)
   return %0, %1 : tensor<5x8xf32>, tensor<5x8xi64>
 }
+
+// -----
+
+// A weight in columns is one in rows, the other way round; a part of a matrix is
+// read where it is.
+// CHECK-LABEL: func.func @grouped
+func.func @grouped(%x: tensor<6x16xf32>, %w: tensor<4x5x8xf32>, %g: tensor<6xi64>) -> (tensor<6x5xf32>, tensor<4x8x5xf32>) {
+  // CHECK: %[[ORDER:.*]], %{{.*}}, %[[OFFSETS:.*]] = exec.sort_rows %arg2 : (tensor<6xi64>)
+  %order, %inverse, %offsets = graph.sort_rows %g {size = 4 : i64} : (tensor<6xi64>) -> (tensor<6xi64>, tensor<6xi64>, tensor<1x5xi64>)
+  // CHECK: %[[ROWS:.*]] = exec.view %arg0
+  %rows = exec.view %x : tensor<6x16xf32> -> tensor<6x8xf32, #exec.layout<[16, 1], offset = 8>>
+  %columns = exec.view %w : tensor<4x5x8xf32> -> tensor<4x8x5xf32, #exec.layout<[40, 1, 8]>>
+  // CHECK-NOT: exec.copy
+  // CHECK: %[[Y:.*]] = exec.grouped_contract %[[ROWS]], %{{.*}}, %[[OFFSETS]] {transpose} : (tensor<6x8xf32, #exec.layout<[16, 1], offset = 8>>, tensor<4x5x8xf32>, tensor<1x5xi64>) -> tensor<6x5xf32>
+  %y = graph.grouped_contract %rows, %columns, %offsets : (tensor<6x8xf32, #exec.layout<[16, 1], offset = 8>>, tensor<4x8x5xf32, #exec.layout<[40, 1, 8]>>, tensor<1x5xi64>) -> tensor<6x5xf32>
+  // CHECK: exec.grouped_contract_weight_grad %[[ROWS]], %[[Y]], %[[OFFSETS]] :
+  %d = graph.grouped_contract_weight_grad %rows, %y, %offsets : (tensor<6x8xf32, #exec.layout<[16, 1], offset = 8>>, tensor<6x5xf32>, tensor<1x5xi64>) -> tensor<4x8x5xf32>
+  return %y, %d : tensor<6x5xf32>, tensor<4x8x5xf32>
+}
+
+// -----
+
+// Factors of f16 are multiplied in f32, and every result is rounded from it.
+// CHECK-LABEL: func.func @grouped_narrow
+func.func @grouped_narrow(%x: tensor<6x8xf16>, %w: tensor<4x8x5xf16>, %b: tensor<6x8xbf16>, %v: tensor<4x8x5xbf16>, %o: tensor<1x5xi64>) -> (tensor<6x5xf16>, tensor<6x5xbf16>) {
+  // CHECK: %[[P:.*]] = exec.grouped_contract %{{.*}}, %{{.*}}, %arg4 : (tensor<6x8xf32>, tensor<4x8x5xf32>, tensor<1x5xi64>) -> tensor<6x5xf32>
+  // CHECK: graph.cast %[[P]] : (tensor<6x5xf32>) -> tensor<6x5xf16>
+  %0 = graph.grouped_contract %x, %w, %o : (tensor<6x8xf16>, tensor<4x8x5xf16>, tensor<1x5xi64>) -> tensor<6x5xf16>
+  // CHECK: exec.grouped_contract %arg2, %arg3, %arg4 : (tensor<6x8xbf16>, tensor<4x8x5xbf16>, tensor<1x5xi64>) -> tensor<6x5xf32>
+  %1 = graph.grouped_contract %b, %v, %o : (tensor<6x8xbf16>, tensor<4x8x5xbf16>, tensor<1x5xi64>) -> tensor<6x5xbf16>
+  return %0, %1 : tensor<6x5xf16>, tensor<6x5xbf16>
+}

@@ -202,3 +202,35 @@ func.func @largest_layout(%x: tensor<4x8xf32, #exec.layout<[1, 4]>>) {
   %0, %1 = exec.top_k %x : tensor<4x8xf32, #exec.layout<[1, 4]>> -> tensor<4x3xf32>, tensor<4x3xi64>
   return
 }
+
+// -----
+
+func.func @order(%g: tensor<6xi64>) {
+  // expected-error @below {{needs groups [n], an i64 origin [1] and i64 results [n], [n] and [1, size + 1]}}
+  %0, %1, %2 = exec.sort_rows %g : (tensor<6xi64>) -> (tensor<6xi64>, tensor<6xi32>, tensor<1x5xi64>)
+  return
+}
+
+// -----
+
+func.func @grouped_types(%x: tensor<6x8xf16>, %w: tensor<4x8x5xf16>, %o: tensor<1x5xi64>) {
+  // expected-error @below {{needs operands that are both f32, both bf16 or both f64, and a result that is f32, of f64 f64}}
+  %0 = exec.grouped_contract %x, %w, %o : (tensor<6x8xf16>, tensor<4x8x5xf16>, tensor<1x5xi64>) -> tensor<6x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_shapes(%x: tensor<6x8xf32>, %w: tensor<4x8x5xf32>, %o: tensor<1x4xi64>) {
+  // expected-error @below {{do not give 'tensor<6x5xf32>'}}
+  %0 = exec.grouped_contract %x, %w, %o : (tensor<6x8xf32>, tensor<4x8x5xf32>, tensor<1x4xi64>) -> tensor<6x5xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_layout(%x: tensor<6x8xf32, #exec.layout<[1, 6]>>, %g: tensor<6x5xf32>, %o: tensor<1x5xi64>) {
+  // expected-error @below {{cannot read operand 0}}
+  %0 = exec.grouped_contract_weight_grad %x, %g, %o : (tensor<6x8xf32, #exec.layout<[1, 6]>>, tensor<6x5xf32>, tensor<1x5xi64>) -> tensor<4x8x5xf32>
+  return
+}

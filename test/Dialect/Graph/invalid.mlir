@@ -405,3 +405,39 @@ func.func @summed(%x: tensor<f32> {graph.role = "state", graph.summed}) {
 func.func @elements(%x: tensor<f32> {graph.role = "state", graph.elements = 0 : i64}) {
   return
 }
+
+// -----
+
+func.func @sort_without_groups(%g: tensor<2x3xi64>) {
+  // expected-error@+2 {{needs groups [n] and size >= 1, but has 'tensor<2x3xi64>' and 4}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0, %1, %2 = graph.sort_rows %g {size = 4 : i64} : (tensor<2x3xi64>) -> (tensor<6xi64>, tensor<6xi64>, tensor<1x5xi64>)
+  return
+}
+
+// -----
+
+func.func @grouped_weight(%x: tensor<6x8xf32>, %w: tensor<4x8x5xf32>, %o: tensor<1x5xi64>) {
+  // expected-error@+2 {{rows 'tensor<6x8xf32>' and weight 'tensor<4x8x5xf32>' need shapes [r, k] and [e, m, k] with 4 groups e}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_contract %x, %w, %o {transpose} : (tensor<6x8xf32>, tensor<4x8x5xf32>, tensor<1x5xi64>) -> tensor<6x8xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_gradient(%x: tensor<6x8xf32>, %g: tensor<5x3xf32>, %o: tensor<1x5xi64>) {
+  // expected-error@+2 {{rows 'tensor<6x8xf32>' and gradients 'tensor<5x3xf32>' need shapes [r, k] and [r, m]}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_contract_weight_grad %x, %g, %o : (tensor<6x8xf32>, tensor<5x3xf32>, tensor<1x5xi64>) -> tensor<4x8x3xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_offsets(%x: tensor<6x8xf32>, %w: tensor<4x8x5xf32>, %o: tensor<5xi64>) {
+  // expected-error@+2 {{needs rows [r, k] and i64 offsets [p, e + 1], but has 'tensor<6x8xf32>' and 'tensor<5xi64>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %0 = graph.grouped_contract %x, %w, %o : (tensor<6x8xf32>, tensor<4x8x5xf32>, tensor<5xi64>) -> tensor<6x5xf32>
+  return
+}

@@ -53,6 +53,14 @@ func.func @shape(%x: tensor<4x8xf32>, %ids: tensor<3x5xi64>, %o: tensor<1xi64>) 
   %sb = graph.scatter_add %gb, %ids {dim = 1 : i64, size = 4 : i64, batch = 1 : i64} : (tensor<3x5x8xf32>, tensor<3x5xi64>) -> tensor<3x4x8xf32>
   // CHECK: graph.top_k %{{.*}} {k = 2 : i64} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
   %v, %i = graph.top_k %x {k = 2 : i64} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
+  // CHECK: %[[ORDER:.*]], %[[INVERSE:.*]], %[[OFFSETS:.*]] = graph.sort_rows %{{.*}} origin %{{.*}} {global_size = 9 : i64, size = 3 : i64} : (tensor<4xi64>, tensor<1xi64>) -> (tensor<4xi64>, tensor<4xi64>, tensor<1x4xi64>)
+  %four = graph.constant dense<[0, 2, 0, 8]> : tensor<4xi64>
+  %order, %inverse, %offsets = graph.sort_rows %four origin %o {size = 3 : i64, global_size = 9 : i64} : (tensor<4xi64>, tensor<1xi64>) -> (tensor<4xi64>, tensor<4xi64>, tensor<1x4xi64>)
+  %weights = graph.constant dense<1.0> : tensor<3x8x5xf32>
+  // CHECK: %[[P:.*]] = graph.grouped_contract %{{.*}}, %{{.*}}, %[[OFFSETS]] : (tensor<4x8xf32>, tensor<3x8x5xf32>, tensor<1x4xi64>) -> tensor<4x5xf32>
+  %products = graph.grouped_contract %x, %weights, %offsets : (tensor<4x8xf32>, tensor<3x8x5xf32>, tensor<1x4xi64>) -> tensor<4x5xf32>
+  // CHECK: graph.grouped_contract_weight_grad %{{.*}}, %[[P]], %[[OFFSETS]] {transpose} : (tensor<4x8xf32>, tensor<4x5xf32>, tensor<1x4xi64>) -> tensor<3x5x8xf32>
+  %of_weights = graph.grouped_contract_weight_grad %x, %products, %offsets {transpose} : (tensor<4x8xf32>, tensor<4x5xf32>, tensor<1x4xi64>) -> tensor<3x5x8xf32>
   // CHECK: graph.one_hot %{{.*}} {ignore_index = -100 : i64, size = 9 : i64} : (tensor<3x5xi64>) -> tensor<3x5x9xi1>
   %h = graph.one_hot %ids {size = 9 : i64, ignore_index = -100 : i64} : (tensor<3x5xi64>) -> tensor<3x5x9xi1>
   // CHECK: graph.one_hot %{{.*}} origin %{{.*}} {global_size = 9 : i64, size = 3 : i64} : (tensor<3x5xi64>, tensor<1xi64>) -> tensor<3x5x3xi1>

@@ -121,6 +121,17 @@ Part samplePart() {
   c.kind = CommandKind::TopK;
   c.topK = {{0, 0}, {1, 0}, {1, 64}, 2, 10, 3, {3, 0}};
   part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::SortRows;
+  c.sortRows = {{0, 0}, {}, {1, 0}, {1, 16}, {1, 32}, 2, 3, DType::I32};
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::GroupedContract;
+  c.timeClass = TimeClass::Contraction;
+  c.groupedContract = {false,   true, DType::BF16, {0, 0}, {0, 16}, {1, 0},
+                       {1, 64}, 2,    2,           2,      1,       1,
+                       2,       2,    4,           {3, 0}};
+  part.commands.push_back(c);
   return part;
 }
 

@@ -8,6 +8,7 @@
 #include "CommandEmulation.h"
 #include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
+#include "cleave/Runtime/CPU/Grouped.h"
 #include "cleave/Runtime/CPU/Orthonormalize.h"
 #include "cleave/Runtime/CPU/TopK.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
@@ -247,6 +248,130 @@ TEST(CommandKernels, TopK) {
   }
   // With those of the sort, and what clears histograms.
   EXPECT_EQ(launched.size(), 10u);
+}
+
+//===----------------------------------------------------------------------===//
+// Rows sorted by group
+//===----------------------------------------------------------------------===//
+
+TEST(CommandKernels, SortRows) {
+  for (int seed = 0; seed < count(100, 24); ++seed) {
+    ThreadOrder order(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::SortRows);
+    SortRowsCommand &c = command.sortRows;
+    c.rows = random.pick(0, random.chance(3) ? 3000 : 40);
+    c.size = random.pick(1, random.chance(3) ? 70 : 5);
+    // Some are before the first group, or behind the last one.
+    std::vector<int64_t> groups(c.rows);
+    for (int64_t &group : groups)
+      group = random.pick(seed % 3 == 0 ? -2 : 0, c.size + (seed % 3 == 0));
+    Memory memory;
+    if (seed % 2) {
+      std::vector<int32_t> narrow(groups.begin(), groups.end());
+      c.groups = memory.add(narrow, 4);
+      c.groupType = DType::I32;
+    } else {
+      c.groups = memory.add(groups, 8);
+    }
+    if (seed % 4 == 0)
+      c.origin = memory.add(std::vector<int64_t>{1}, 8);
+    c.order = memory.add(c.rows * 8, 8);
+    c.inverse = memory.add(c.rows * 8, 24);
+    c.offsets = memory.add((c.size + 1) * 8, 8);
+    Memory expected = memory;
+    sortRows(c, {expected.at(c.groups),
+                 seed % 4 == 0 ? expected.as<int64_t>(c.origin) : nullptr,
+                 expected.as<int64_t>(c.order), expected.as<int64_t>(c.inverse),
+                 expected.as<int64_t>(c.offsets)});
+    execute(command, memory);
+    if (HasFatalFailure())
+      return;
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+/// Of small integers, of which every sum is exact.
+TEST(CommandKernels, GroupedContract) {
+  launched.clear();
+  for (int seed = 0; seed < count(120, 36); ++seed) {
+    ThreadOrder order(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random{unsigned(seed)};
+    Command command = commandOf(CommandKind::GroupedContract);
+    GroupedContractCommand &c = command.groupedContract;
+    c.rows = random.pick(1, 70);
+    c.k = random.pick(1, 40);
+    c.m = random.pick(1, 40);
+    c.groups = random.pick(1, 6);
+    c.ranges = random.pick(1, 3);
+    c.weightGradient = seed % 2;
+    c.transposed = seed / 2 % 2;
+    constexpr DType types[] = {DType::F32, DType::BF16, DType::F64};
+    c.type = types[seed / 4 % 3];
+    int64_t columns = c.weightGradient || !c.transposed ? c.m : c.k,
+            depth = c.weightGradient ? c.rows
+                    : c.transposed   ? c.m
+                                     : c.k;
+    c.lda = c.k + random.pick(0, 3);
+    c.ldb = columns + random.pick(0, 3);
+    c.groupStrideB = depth * c.ldb + random.pick(0, 3);
+    std::vector<int64_t> bounds(c.ranges * 2), offsets;
+    for (int64_t &bound : bounds)
+      bound = random.pick(0, c.rows);
+    std::sort(bounds.begin(), bounds.end());
+    for (int64_t i = 0; i < c.ranges; ++i) {
+      std::vector<int64_t> own{bounds[2 * i], bounds[2 * i + 1]};
+      while (int64_t(own.size()) <= c.groups)
+        own.push_back(random.pick(bounds[2 * i], bounds[2 * i + 1]));
+      std::sort(own.begin(), own.end());
+      offsets.insert(offsets.end(), own.begin(), own.end());
+    }
+    Memory memory;
+    auto draw = [&](int64_t elements) {
+      std::vector<int> numbers(elements);
+      for (int &number : numbers)
+        number = int(random.pick(-3, 3));
+      if (c.type == DType::F64)
+        return memory.add(std::vector<double>(numbers.begin(), numbers.end()),
+                          8);
+      if (c.type == DType::F32)
+        return memory.add(std::vector<float>(numbers.begin(), numbers.end()),
+                          4);
+      std::vector<uint16_t> narrow;
+      for (int number : numbers)
+        narrow.push_back(
+            uint16_t(std::bit_cast<uint32_t>(float(number)) >> 16));
+      return memory.add(narrow, 2);
+    };
+    c.a = draw(c.rows * c.lda);
+    c.b = draw(c.weightGradient ? c.rows * c.ldb : c.groups * c.groupStrideB);
+    c.offsets = memory.add(offsets, 8);
+    c.out = memory.add((c.weightGradient ? c.groups * c.k : c.rows) * c.m *
+                           byteSize(c.resultType()),
+                       16);
+    c.scratch = memory.add(c.scratchBytes(c.ranges, c.groups), 8);
+    Memory expected = memory;
+    for (int threads : {1, 3})
+      groupedContract(c,
+                      {expected.at(c.a), expected.at(c.b),
+                       expected.as<int64_t>(c.offsets), expected.at(c.out),
+                       expected.as<int64_t>(c.scratch)},
+                      ThreadTeam(threads));
+    execute(command, memory);
+    if (HasFatalFailure())
+      return;
+    std::memcpy(memory.at(c.scratch), expected.at(c.scratch),
+                size_t(c.scratchBytes(c.ranges, c.groups)));
+    expectSame(memory, expected);
+    if (HasFatalFailure())
+      return;
+  }
+  // With what clears rows in no range.
+  EXPECT_EQ(launched.size(), 7u);
 }
 
 //===----------------------------------------------------------------------===//

@@ -82,10 +82,10 @@ int64_t launchScratchBytes(const Program &program);
 /// collectives.
 int64_t outsideBytes(const Program &program);
 
-/// The launches of an attention, scatter-add, top-k, orthonormalize, copy, fill
-/// or check command; none if it does nothing. An error if it is beyond what
-/// kernels support: heads of more than 256 channels, or 2^31 positions, rows,
-/// selected elements or blocks.
+/// The launches of an attention, scatter-add, top-k, orthonormalize, sort-rows,
+/// grouped-contract, copy, fill or check command; none if it does nothing. An
+/// error if it is beyond what kernels support: heads of more than 256 channels,
+/// or 2^31 positions, rows, selected elements or blocks.
 llvm::Expected<std::vector<Launch>> planLaunches(const Command &command,
                                                  const Addresses &addresses);
 

@@ -106,6 +106,27 @@ struct OrthonormalArguments {
   int columns, blockRows, blocks, column;
 };
 
+/// `cleave_grouped_order`: the order of rows by group. A block for each group,
+/// and one for the rows of no group here. `width`: the bytes of a group.
+struct SortRowsArguments {
+  const void *groups;
+  const long long *origin;
+  long long *order, *inverse, *offsets;
+  int rows, size, width, pad;
+};
+
+/// `cleave_grouped_rows_T` and `cleave_grouped_weight_T`: products of sorted
+/// rows, see GroupedContractCommand. A block of 256 threads has a tile of 16
+/// rows and columns of the result; `columnTiles` (and `depthTiles`, along k, of
+/// a gradient of weights) are the tiles of a matrix.
+struct GroupedArguments {
+  const void *a, *b;
+  const long long *offsets;
+  void *out;
+  long long lda, ldb, groupStrideB;
+  int rows, k, m, groups, ranges, transposed, columnTiles, depthTiles;
+};
+
 /// A strided view [batch, head, position, channel]. `vector`: whether each row
 /// is aligned to 16 bytes; `wide`: whether elements are f32.
 struct HeadArguments {

@@ -406,6 +406,46 @@ struct OrthonormalizeCommand {
   bool operator==(const OrthonormalizeCommand &) const = default;
 };
 
+/// The order of `rows` rows by their groups, as `graph.sort_rows` defines it:
+/// `order` and `inverse` have an i64 for each row, `offsets` size + 1.
+struct SortRowsCommand {
+  Ref groups;
+  /// The first of the `size` groups, i64. Absent: 0.
+  Ref origin;
+  Ref order, inverse, offsets;
+  int64_t rows = 0, size = 0;
+  DType groupType = DType::I64;
+
+  bool operator==(const SortRowsCommand &) const = default;
+};
+
+/// Products of rows sorted by group, as `graph.grouped_contract` defines them:
+/// `a` has `rows` rows of k elements, and `b` a matrix for each group, [k, m]
+/// or, `transposed`, [m, k]; the result is [rows, m]. Of `weightGradient`, `b`
+/// has `rows` rows of m elements, and the result a matrix for each group.
+/// Offsets are i64 [ranges, groups + 1].
+struct GroupedContractCommand {
+  bool weightGradient = false, transposed = false;
+  /// Of `a` and `b`: f32, bf16 or f64. The result is f32, of f64 f64.
+  DType type = DType::F32;
+  Ref a, b, offsets, out;
+  int64_t rows = 0, k = 0, m = 0, groups = 0, ranges = 1;
+  /// Elements from a row to the next, and from a matrix of `b` to the next.
+  int64_t lda = 0, ldb = 0, groupStrideB = 0;
+  /// Of `scratchBytes()`.
+  Ref scratch;
+
+  DType resultType() const {
+    return type == DType::F64 ? DType::F64 : DType::F32;
+  }
+  /// The number of tiles of rows before each range of a group.
+  static int64_t scratchBytes(int64_t ranges, int64_t groups) {
+    return (ranges * groups + 1) * 8;
+  }
+
+  bool operator==(const GroupedContractCommand &) const = default;
+};
+
 /// Strided copy, up to 8 dimensions; strides in elements, 0 reads a value
 /// repeatedly. `elementBytes` is the number of bytes of an element.
 struct CopyCommand {
@@ -534,6 +574,8 @@ enum class CommandKind : uint8_t {
   ScatterAdd,
   TopK,
   Orthonormalize,
+  SortRows,
+  GroupedContract,
   Copy,
   Fill,
   Check,
@@ -556,6 +598,8 @@ struct Command {
   ScatterAddCommand scatterAdd;
   TopKCommand topK;
   OrthonormalizeCommand orthonormalize;
+  SortRowsCommand sortRows;
+  GroupedContractCommand groupedContract;
   CopyCommand copy;
   FillCommand fill;
   CheckCommand check;

@@ -206,6 +206,38 @@ template <typename F> void fields(F &f, const OrthonormalizeCommand *) {
   f("scratch", &O::scratch);
 }
 
+template <typename F> void fields(F &f, const SortRowsCommand *) {
+  using S = SortRowsCommand;
+  f("groups", &S::groups);
+  f("origin", &S::origin);
+  f("order", &S::order);
+  f("inverse", &S::inverse);
+  f("offsets", &S::offsets);
+  f("rows", &S::rows);
+  f("size", &S::size);
+  f("groupType", &S::groupType);
+}
+
+template <typename F> void fields(F &f, const GroupedContractCommand *) {
+  using G = GroupedContractCommand;
+  f("weightGradient", &G::weightGradient);
+  f("transposed", &G::transposed);
+  f("type", &G::type);
+  f("a", &G::a);
+  f("b", &G::b);
+  f("offsets", &G::offsets);
+  f("out", &G::out);
+  f("rows", &G::rows);
+  f("k", &G::k);
+  f("m", &G::m);
+  f("groups", &G::groups);
+  f("ranges", &G::ranges);
+  f("lda", &G::lda);
+  f("ldb", &G::ldb);
+  f("groupStrideB", &G::groupStrideB);
+  f("scratch", &G::scratch);
+}
+
 template <typename F> void fields(F &f, const CopyCommand *) {
   f("src", &CopyCommand::src);
   f("dst", &CopyCommand::dst);
@@ -283,6 +315,8 @@ template <typename F> void fields(F &f, const Command *) {
   f("scatterAdd", &Command::scatterAdd);
   f("topK", &Command::topK);
   f("orthonormalize", &Command::orthonormalize);
+  f("sortRows", &Command::sortRows);
+  f("groupedContract", &Command::groupedContract);
   f("copy", &Command::copy);
   f("fill", &Command::fill);
   f("check", &Command::check);

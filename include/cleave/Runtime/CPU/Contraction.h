@@ -35,6 +35,11 @@ void sgemm(bool transA, bool transB, int64_t m, int64_t n, int64_t k,
            float alpha, const float *a, int64_t lda, const float *b,
            int64_t ldb, float beta, float *c, int64_t ldc);
 
+/// The same of factors of bf16.
+void gemmOfBF16(bool transA, bool transB, int64_t m, int64_t n, int64_t k,
+                float alpha, const uint16_t *a, int64_t lda, const uint16_t *b,
+                int64_t ldb, float beta, float *c, int64_t ldc);
+
 /// Why the library has failed in this process, or "": its results must then not
 /// be used.
 std::string libraryFailure();

@@ -13,6 +13,7 @@
 #include "cleave/Runtime/CPU/Contraction.h"
 #include "cleave/Runtime/CPU/DataMovement.h"
 #include "cleave/Runtime/CPU/FileTier.h"
+#include "cleave/Runtime/CPU/Grouped.h"
 #include "cleave/Runtime/CPU/Orthonormalize.h"
 #include "cleave/Runtime/CPU/TopK.h"
 #include "cleave/Runtime/Communicator/Requests.h"
@@ -154,7 +155,8 @@ private:
     const char *unless;
     bool whenStopped;
     std::variant<Kernel, Contraction, Attention, Scatter, Largest, Columns,
-                 Copy, Fill, Check, Exchange, Move>
+                 SortRowsPointers, GroupedPointers, Copy, Fill, Check, Exchange,
+                 Move>
         what;
   };
   struct EntrySteps {

@@ -34,14 +34,21 @@ static LogicalResult verifyInPlace(Operation *op, Value operand, Value result) {
   return success();
 }
 
-/// Checks that an operand or result can be read or written in its layout.
-static LogicalResult verifyLayouts(CommandOpInterface command) {
+/// Checks that each operand can be read in its layout.
+static LogicalResult verifyOperandLayouts(CommandOpInterface command) {
   for (OpOperand &operand : command->getOpOperands())
     if (!command.canReadOperand(operand.getOperandNumber(),
                                 tensorTypeOf(operand.get())))
       return command->emitOpError("cannot read ")
              << graph::nameOperand(operand) << " in its layout, "
              << operand.get().getType();
+  return success();
+}
+
+/// Checks that an operand or result can be read or written in its layout.
+static LogicalResult verifyLayouts(CommandOpInterface command) {
+  if (failed(verifyOperandLayouts(command)))
+    return failure();
   for (OpResult result : command->getResults())
     if (!command.canWriteResult(result.getResultNumber(), tensorTypeOf(result)))
       return command->emitOpError("cannot write result ")
@@ -580,6 +587,117 @@ LogicalResult OrthonormalizeOp::verify() {
   if (!isDense(type) || !isDense(tensorTypeOf(getInput())))
     return emitOpError("needs a dense operand and a dense result");
   return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Rows sorted by group
+//===----------------------------------------------------------------------===//
+
+bool SortRowsOp::canReadOperand(unsigned, RankedTensorType type) {
+  return isDense(type);
+}
+
+LogicalResult SortRowsOp::verify() {
+  RankedTensorType groups = tensorTypeOf(getGroups()),
+                   offsets = tensorTypeOf(getOffsets());
+  Type wide = IntegerType::get(getContext(), 64);
+  auto rows = RankedTensorType::get(groups.getShape(), wide);
+  if (groups.getRank() != 1 || !groups.getElementType().isInteger() ||
+      getOrder().getType() != rows || getInverse().getType() != rows ||
+      offsets.getRank() != 2 || offsets.getDimSize(0) != 1 ||
+      offsets.getDimSize(1) < 2 || offsets.getElementType() != wide ||
+      (getOrigin() &&
+       tensorTypeOf(getOrigin()) != RankedTensorType::get({1}, wide)))
+    return emitOpError("needs groups [n], an i64 origin [1] and i64 results "
+                       "[n], [n] and [1, size + 1], but has ")
+           << groups << " and " << offsets;
+  if (!isDense(groups) || !isDense(offsets))
+    return emitOpError("needs dense operands and dense results");
+  return success();
+}
+
+/// Matrices of rows whose elements are contiguous.
+static bool hasRows(RankedTensorType type, int64_t rank) {
+  return type.getRank() == rank && isMatrix(type, /*rowsOnly=*/true);
+}
+
+bool GroupedContractOp::canReadOperand(unsigned index, RankedTensorType type) {
+  return index == 2 ? isDense(type) : hasRows(type, index == 1 ? 3 : 2);
+}
+bool GroupedContractWeightGradOp::canReadOperand(unsigned index,
+                                                 RankedTensorType type) {
+  return index == 2 ? isDense(type) : hasRows(type, 2);
+}
+
+int64_t GroupedContractOp::getFlops() {
+  return 2 * getOutput().getType().getNumElements() *
+         tensorTypeOf(getRows()).getDimSize(1);
+}
+int64_t GroupedContractWeightGradOp::getFlops() {
+  return 2 * tensorTypeOf(getRows()).getNumElements() *
+         tensorTypeOf(getGrads()).getDimSize(1);
+}
+
+template <typename OpTy> static int64_t groupedScratch(OpTy op) {
+  RankedTensorType offsets = tensorTypeOf(op.getOffsets());
+  return (offsets.getDimSize(0) * (offsets.getDimSize(1) - 1) + 1) * 8;
+}
+int64_t GroupedContractOp::getScratchBytes(int64_t) {
+  return groupedScratch(*this);
+}
+int64_t GroupedContractWeightGradOp::getScratchBytes(int64_t) {
+  return groupedScratch(*this);
+}
+
+/// Checks the types of a product of sorted rows, whose result has `shape`.
+template <typename OpTy>
+static LogicalResult verifyGrouped(OpTy op, RankedTensorType other, bool fits,
+                                   ArrayRef<int64_t> shape) {
+  RankedTensorType rows = tensorTypeOf(op.getRows()),
+                   offsets = tensorTypeOf(op.getOffsets()),
+                   output = tensorTypeOf(op.getOutput());
+  Type factor = rows.getElementType();
+  if (!fits || output.getShape() != shape ||
+      !offsets.getElementType().isInteger(64))
+    return op.emitOpError("operands ") << rows << ", " << other << " and "
+                                       << offsets << " do not give " << output;
+  if (factor != other.getElementType() ||
+      !(factor.isF32() || factor.isBF16() || factor.isF64()) ||
+      !(factor.isF64() ? output.getElementType().isF64()
+                       : output.getElementType().isF32()))
+    return op.emitOpError("needs operands that are both f32, both bf16 or both "
+                          "f64, and a result that is f32, of f64 f64");
+  if (!isDense(output))
+    return op.emitOpError("needs a dense result");
+  return verifyOperandLayouts(cast<CommandOpInterface>(op.getOperation()));
+}
+
+LogicalResult GroupedContractOp::verify() {
+  RankedTensorType rows = tensorTypeOf(getRows()),
+                   weight = tensorTypeOf(getWeight()),
+                   offsets = tensorTypeOf(getOffsets());
+  if (rows.getRank() != 2 || weight.getRank() != 3 || offsets.getRank() != 2)
+    return emitOpError("needs rows [r, k], a weight of three dimensions and "
+                       "offsets [p, e + 1]");
+  int64_t k = getTranspose() ? 2 : 1;
+  return verifyGrouped(*this, weight,
+                       weight.getDimSize(0) + 1 == offsets.getDimSize(1) &&
+                           weight.getDimSize(k) == rows.getDimSize(1),
+                       {rows.getDimSize(0), weight.getDimSize(3 - k)});
+}
+
+LogicalResult GroupedContractWeightGradOp::verify() {
+  RankedTensorType rows = tensorTypeOf(getRows()),
+                   grads = tensorTypeOf(getGrads()),
+                   offsets = tensorTypeOf(getOffsets());
+  if (rows.getRank() != 2 || grads.getRank() != 2 || offsets.getRank() != 2)
+    return emitOpError("needs rows [r, k], gradients [r, m] and offsets [p, e "
+                       "+ 1]");
+  int64_t k = rows.getDimSize(1), m = grads.getDimSize(1);
+  if (getTranspose())
+    std::swap(k, m);
+  return verifyGrouped(*this, grads, rows.getDimSize(0) == grads.getDimSize(0),
+                       {offsets.getDimSize(1) - 1, k, m});
 }
 
 //===----------------------------------------------------------------------===//

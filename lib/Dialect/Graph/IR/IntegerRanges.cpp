@@ -215,6 +215,25 @@ struct TopKModel : InferIntRangeInterface::ExternalModel<TopKModel, TopKOp> {
   }
 };
 
+/// Rows, places and bounds of both.
+struct SortRowsModel
+    : InferIntRangeInterface::ExternalModel<SortRowsModel, SortRowsOp> {
+  void inferResultRanges(Operation *operation, ArrayRef<ConstantIntRanges>,
+                         SetIntRangeFn set) const {
+    auto op = cast<SortRowsOp>(operation);
+    int64_t rows = tensorTypeOf(op.getGroups()).getDimSize(0);
+    for (Value value : {op.getOrder(), op.getInverse()})
+      set(value, between(value, 0, std::max<int64_t>(rows, 1) - 1));
+    set(op.getOffsets(), between(op.getOffsets(), 0, rows));
+  }
+  void inferResultRangesFromOptional(Operation *op, Ranges,
+                                     SetIntLatticeFn set) const {
+    inferResultRanges(op, {}, [&](Value value, const ConstantIntRanges &range) {
+      set(value, IntegerValueRange(range));
+    });
+  }
+};
+
 template <typename... OpTys> void attach(MLIRContext *context) {
   (OpTys::template attachInterface<RangeModel<OpTys>>(*context), ...);
 }
@@ -227,5 +246,6 @@ void cleave::graph::registerIntegerRangeModels(DialectRegistry &registry) {
            GatherOp, ReduceOp, CumulativeSumOp, AddOp, SubOp, MulOp, MaximumOp,
            MinimumOp>(context);
     TopKOp::attachInterface<TopKModel>(*context);
+    SortRowsOp::attachInterface<SortRowsModel>(*context);
   });
 }

@@ -7,4 +7,4 @@ sed -n '/R"(\/\/ Compile/,/^)";/{s/^.*R"(//;/^)";/d;p}' \
   ../DeviceFunctions.cpp
 cat ../../../../include/cleave/Executable/Cuda/KernelArguments.h \
   Copy.cu Fill.cu Check.cu Reduce.cu ScatterAdd.cu TopK.cu Orthonormalize.cu \
-  Attention.cu Attention16.cu
+  Grouped.cu   Attention.cu Attention16.cu

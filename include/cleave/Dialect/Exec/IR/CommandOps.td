@@ -331,6 +331,61 @@ def Exec_OrthonormalizeOp : Exec_Command<"orthonormalize", [Pure],
   let hasVerifier = 1;
 }
 
+def Exec_SortRowsOp : Exec_Command<"sort_rows", [Pure], ["canReadOperand"]> {
+  let summary = "The order of rows by their groups";
+  let description = [{
+    Defined as `graph.sort_rows`: a counting sort.
+    ```mlir
+    %o, %i, %f = exec.sort_rows %g : (tensor<6xi64>) -> (tensor<6xi64>, tensor<6xi64>, tensor<1x5xi64>)
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$groups,
+                       Optional<AnyRankedTensor>:$origin);
+  let results = (outs AnyRankedTensor:$order, AnyRankedTensor:$inverse,
+                      AnyRankedTensor:$offsets);
+  let assemblyFormat = [{
+    $groups (`origin` $origin^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
+class Exec_GroupedBase<string mnemonic> : Exec_Command<mnemonic, [Pure],
+    ["getScratchBytes", "canReadOperand", "getFlops"]> {
+  let hasVerifier = 1;
+}
+
+def Exec_GroupedContractOp : Exec_GroupedBase<"grouped_contract"> {
+  let summary = "Sorted rows, each multiplied by the weight of its group";
+  let description = [{
+    Defined as `graph.grouped_contract`. Operands are both f32, both bf16 or
+    both f64, with a last stride of 1; the result is f32, or f64, and dense.
+  }];
+  let arguments = (ins AnyRankedTensor:$rows, AnyRankedTensor:$weight,
+                       AnyRankedTensor:$offsets, UnitAttr:$transpose);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $weight `,` $offsets attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
+def Exec_GroupedContractWeightGradOp
+    : Exec_GroupedBase<"grouped_contract_weight_grad"> {
+  let summary = "The gradient of grouped_contract for its weight";
+  let description = [{
+    Defined as `graph.grouped_contract_weight_grad`, of the types of
+    `exec.grouped_contract`.
+  }];
+  let arguments = (ins AnyRankedTensor:$rows, AnyRankedTensor:$grads,
+                       AnyRankedTensor:$offsets, UnitAttr:$transpose);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $grads `,` $offsets attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
 def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
   let summary = "Stops the step unless the flag is true";
   let description = [{

@@ -286,4 +286,78 @@ def Graph_AttentionBiasGradOp : Graph_InferredOp<"attention_bias_grad", [
   }];
 }
 
+//===----------------------------------------------------------------------===//
+// Rows sorted by group
+//===----------------------------------------------------------------------===//
+
+def Graph_SortRowsOp : Graph_InferredOp<"sort_rows", [Graph_BackwardOnly]> {
+  let summary = "The order of rows by their groups";
+  let description = [{
+    Of groups `[n]`, those of n rows: `order [n]`, where place `p` holds row
+    `order[p]`; `inverse [n]`, the place of each row; and `offsets [1, size +
+    1]`: the rows of group `e` are at the places `offsets[0, e]` to `offsets[0,
+    e + 1]`, without the last. Rows are sorted by group, and those of a group
+    keep their order. With `origin`, the `size` groups are those of the
+    `global_size` global ones that begin at `origin`. Rows of other groups come
+    last. `--graph-sort-rows` makes it.
+    ```mlir
+    %order, %inverse, %offsets = graph.sort_rows %g {size = 4 : i64}
+        : (tensor<6xi64>) -> (tensor<6xi64>, tensor<6xi64>, tensor<1x5xi64>)
+    ```
+  }];
+  let arguments = (ins Graph_IntTensor:$groups,
+                       Optional<TensorRankOf<[I64], [1]>>:$origin,
+                       I64Attr:$size, OptionalAttr<I64Attr>:$global_size);
+  let results = (outs Graph_IntTensor:$order, Graph_IntTensor:$inverse,
+                      Graph_IntTensor:$offsets);
+  let assemblyFormat = [{
+    $groups (`origin` $origin^)? attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
+def Graph_GroupedContractOp
+    : Graph_InferredOp<"grouped_contract", [Graph_BackwardOnly]> {
+  let summary = "Sorted rows, each multiplied by the weight of its group";
+  let description = [{
+    Rows `[r, k]`, weight `[e, k, m]`, or, with `transpose`, `[e, m, k]`,
+    offsets `[p, e + 1]`; result `[r, m]`. For each `i` and `j`, the rows
+    `offsets[i, j]` to `offsets[i, j + 1]`, without the last, are multiplied by
+    `weight[j]`; the ranges do not overlap, and other rows of the result are 0.
+    There are several `p` where rows come from as many ranks, each in order of
+    groups. Types and sums are as in `graph.contract`.
+    ```mlir
+    %y = graph.grouped_contract %x, %w, %offsets
+        : (tensor<6x8xf32>, tensor<4x8x16xf32>, tensor<1x5xi64>) -> tensor<6x16xf32>
+    ```
+  }];
+  let arguments = (ins Graph_FloatTensor:$rows, Graph_FloatTensor:$weight,
+                       Graph_IntTensor:$offsets, UnitAttr:$transpose,
+                       OptionalAttr<TypeAttr>:$result_element);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $weight `,` $offsets attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
+def Graph_GroupedContractWeightGradOp
+    : Graph_InferredOp<"grouped_contract_weight_grad", [Graph_BackwardOnly]> {
+  let summary = "The gradient of grouped_contract for its weight";
+  let description = [{
+    Rows `[r, k]`, gradients `[r, m]`, offsets `[p, e + 1]` as in
+    `graph.grouped_contract`; result `[e, k, m]`, or, with `transpose`,
+    `[e, m, k]`: for each group the sum of the products of its rows' elements
+    and those of their gradients, 0 for a group without rows.
+  }];
+  let arguments = (ins Graph_FloatTensor:$rows, Graph_FloatTensor:$grads,
+                       Graph_IntTensor:$offsets, UnitAttr:$transpose,
+                       OptionalAttr<TypeAttr>:$result_element);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat = [{
+    $rows `,` $grads `,` $offsets attr-dict `:`
+    functional-type(operands, results)
+  }];
+}
+
 #endif // CLEAVE_DIALECT_GRAPH_IR_CONTRACTIONOPS_TD

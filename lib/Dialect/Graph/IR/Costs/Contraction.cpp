@@ -63,3 +63,19 @@ OpCost GroupedLinearWeightGradOp::getCost() {
       flopsOfRows(*this, getSize(), columns * elementsOf(getRows())),
       {{0, 1, 2}, {}});
 }
+
+OpCost SortRowsOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::Gather, 0);
+}
+
+OpCost GroupedContractOp::getCost() {
+  int64_t inner = cast<RankedTensorType>(getRows().getType()).getDimSize(1);
+  return contractionCost(getOperation(), getRows(), getWeight(),
+                         2 * inner * elementsOf(getOutput()), {{0, 1, 2}, {}});
+}
+
+OpCost GroupedContractWeightGradOp::getCost() {
+  int64_t columns = cast<RankedTensorType>(getGrads().getType()).getDimSize(1);
+  return contractionCost(getOperation(), getRows(), getGrads(),
+                         2 * columns * elementsOf(getRows()));
+}

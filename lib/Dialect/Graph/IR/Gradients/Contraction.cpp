@@ -111,3 +111,8 @@ CLEAVE_GRADIENTS(GroupedLinearWeightGradOp) {
     operandGradients[1] = times(getRows(), getTranspose());
   return success();
 }
+
+// Made by a pass after differentiation.
+CLEAVE_NO_GRADIENT(SortRowsOp)
+CLEAVE_NO_GRADIENT(GroupedContractOp)
+CLEAVE_NO_GRADIENT(GroupedContractWeightGradOp)

@@ -211,3 +211,90 @@ LogicalResult GroupedLinearWeightGradOp::inferReturnTypes(
 }
 
 LogicalResult GroupedLinearWeightGradOp::verify() { return verifyPlace(*this); }
+
+//===----------------------------------------------------------------------===//
+// Rows sorted by group
+//===----------------------------------------------------------------------===//
+
+LogicalResult SortRowsOp::inferReturnTypes(MLIRContext *context,
+                                           std::optional<Location> loc,
+                                           Adaptor adaptor,
+                                           SmallVectorImpl<Type> &results) {
+  RankedTensorType groups = denseTypeOf(adaptor.getGroups());
+  int64_t size = adaptor.getSize();
+  if (groups.getRank() != 1 || size < 1)
+    return emitOptionalError(loc, "needs groups [n] and size >= 1, but has ",
+                             groups, " and ", size);
+  if (static_cast<int64_t>(adaptor.getGlobalSize().value_or(size)) < 1 ||
+      (adaptor.getOrigin() &&
+       denseTypeOf(adaptor.getOrigin()).getShape() != ArrayRef<int64_t>{1}))
+    return emitOptionalError(
+        loc, "needs a positive global_size, and an origin of one element");
+  Type wide = IntegerType::get(context, 64);
+  auto rows = RankedTensorType::get(groups.getShape(), wide);
+  llvm::append_values(results, rows, rows,
+                      RankedTensorType::get({1, size + 1}, wide));
+  return success();
+}
+
+/// Checks the operands that both contractions of sorted rows share, and finds
+/// the element type of their result and the number of groups.
+static LogicalResult inferGrouped(std::optional<Location> loc,
+                                  RankedTensorType rows, RankedTensorType other,
+                                  RankedTensorType offsets,
+                                  std::optional<Type> wanted, Type &element,
+                                  int64_t &groups) {
+  if (rows.getRank() != 2 || offsets.getRank() != 2 ||
+      !offsets.getElementType().isInteger(64) || offsets.getDimSize(0) < 1 ||
+      offsets.getDimSize(1) < 2)
+    return emitOptionalError(
+        loc, "needs rows [r, k] and i64 offsets [p, e + 1], but has ", rows,
+        " and ", offsets);
+  if (rows.getElementType() != other.getElementType())
+    return emitOptionalError(loc, "operands ", rows, " and ", other,
+                             " have different element types");
+  groups = offsets.getDimSize(1) - 1;
+  return inferSumType(loc, rows.getElementType(), wanted, element);
+}
+
+LogicalResult
+GroupedContractOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
+                                    Adaptor adaptor,
+                                    SmallVectorImpl<Type> &results) {
+  RankedTensorType rows = denseTypeOf(adaptor.getRows()),
+                   weight = denseTypeOf(adaptor.getWeight());
+  Type element;
+  int64_t groups;
+  if (failed(inferGrouped(loc, rows, weight, denseTypeOf(adaptor.getOffsets()),
+                          adaptor.getResultElement(), element, groups)))
+    return failure();
+  bool transposed = adaptor.getTranspose();
+  if (weight.getRank() != 3 || weight.getDimSize(0) != groups ||
+      weight.getDimSize(transposed ? 2 : 1) != rows.getDimSize(1))
+    return emitOptionalError(
+        loc, "rows ", rows, " and weight ", weight, " need shapes [r, k] and ",
+        transposed ? "[e, m, k]" : "[e, k, m]", " with ", groups, " groups e");
+  results.push_back(RankedTensorType::get(
+      {rows.getDimSize(0), weight.getDimSize(transposed ? 1 : 2)}, element));
+  return success();
+}
+
+LogicalResult GroupedContractWeightGradOp::inferReturnTypes(
+    MLIRContext *, std::optional<Location> loc, Adaptor adaptor,
+    SmallVectorImpl<Type> &results) {
+  RankedTensorType rows = denseTypeOf(adaptor.getRows()),
+                   grads = denseTypeOf(adaptor.getGrads());
+  Type element;
+  int64_t groups;
+  if (failed(inferGrouped(loc, rows, grads, denseTypeOf(adaptor.getOffsets()),
+                          adaptor.getResultElement(), element, groups)))
+    return failure();
+  if (grads.getRank() != 2 || grads.getDimSize(0) != rows.getDimSize(0))
+    return emitOptionalError(loc, "rows ", rows, " and gradients ", grads,
+                             " need shapes [r, k] and [r, m]");
+  int64_t k = rows.getDimSize(1), m = grads.getDimSize(1);
+  if (adaptor.getTranspose())
+    std::swap(k, m);
+  results.push_back(RankedTensorType::get({groups, k, m}, element));
+  return success();
+}

@@ -105,3 +105,53 @@ ShardingRule GroupedLinearWeightGradOp::getShardingRule() {
   builder.keepsZero();
   return builder.take();
 }
+
+//===----------------------------------------------------------------------===//
+// Rows sorted by group: their order is that of all rows.
+//===----------------------------------------------------------------------===//
+
+ShardingRule SortRowsOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  DimFactors rows = builder.wholeFactor(shapeOf(getGroups())[0]);
+  builder.operand(0) = builder.result(0) = builder.result(1) = {rows};
+  builder.result(2) = {{}, builder.wholeFactor(shapeOf(getOffsets())[1])};
+  return builder.take();
+}
+
+/// The factors of rows, groups and offsets, of which none can be sharded.
+static std::pair<DimFactors, DimFactors> wholeRows(RuleBuilder &builder,
+                                                   Value rows, Value offsets) {
+  DimFactors all = builder.wholeFactor(shapeOf(rows)[0]);
+  ArrayRef<int64_t> shape = shapeOf(offsets);
+  builder.operand(2) = {builder.wholeFactor(shape[0]),
+                        builder.wholeFactor(shape[1])};
+  return {all, builder.wholeFactor(shape[1] - 1)};
+}
+
+ShardingRule GroupedContractOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  auto [rows, groups] = wholeRows(builder, getRows(), getOffsets());
+  DimFactors k = builder.sumFactor(shapeOf(getRows())[1]),
+             m = builder.factor(shapeOf(getOutput())[1]);
+  builder.operand(0) = {rows, k};
+  builder.operand(1) = {groups, getTranspose() ? m : k, getTranspose() ? k : m};
+  builder.result(0) = {rows, m};
+  builder.linear({0});
+  builder.linear({1});
+  builder.keepsZero();
+  return builder.take();
+}
+
+ShardingRule GroupedContractWeightGradOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  auto [rows, groups] = wholeRows(builder, getRows(), getOffsets());
+  DimFactors k = builder.factor(shapeOf(getRows())[1]),
+             m = builder.factor(shapeOf(getGrads())[1]);
+  builder.operand(0) = {rows, k};
+  builder.operand(1) = {rows, m};
+  builder.result(0) = {groups, getTranspose() ? m : k, getTranspose() ? k : m};
+  builder.linear({0});
+  builder.linear({1});
+  builder.keepsZero();
+  return builder.take();
+}
