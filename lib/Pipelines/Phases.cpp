@@ -295,6 +295,8 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     passes.addPass(spmd::createMergeMatmuls(merge));
   }
   passes.addPass(spmd::createVerifyLocal());
+  // The order of rows is that of one device: what is verified has none.
+  passes.addPass(graph::createSortRows());
 }
 
 /// Decides when parameters are gathered. Each micro-batch of an asynchronous
@@ -411,6 +413,8 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   passes.addNestedPass<func::FuncOp>(exec::createSelectCollectives());
   // Shardings, by which the phases before know workers, are not read any more.
   passes.addPass(graph::createInlineWorkers());
+  // Those that were ops of workers.
+  passes.addPass(graph::createSortRows());
   exec::DecomposeOptions decompose;
   decompose.wideAttention = options.wideAttention;
   passes.addNestedPass<func::FuncOp>(exec::createDecompose(decompose));

@@ -53,8 +53,12 @@ llvm::DenseSet<OperationName> selectedOps(MLIRContext *context) {
   exec::populateSelectHeadLoss(patterns, /*chunkBytes=*/1, {});
   exec::populateSelectOrthonormalize(patterns);
   exec::populateSelectGrouped(patterns);
-  llvm::DenseSet<OperationName> names{
-      OperationName(graph::PerWorkerOp::getOperationName(), context)};
+  llvm::DenseSet<OperationName> names;
+  for (StringRef replaced :
+       {graph::PerWorkerOp::getOperationName(),
+        graph::GroupedLinearOp::getOperationName(),
+        graph::GroupedLinearWeightGradOp::getOperationName()})
+    names.insert(OperationName(replaced, context));
   for (const auto &pattern : patterns.getNativePatterns())
     if (std::optional<OperationName> root = pattern->getRootKind())
       names.insert(*root);

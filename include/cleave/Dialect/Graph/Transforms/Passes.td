@@ -466,6 +466,27 @@ def SeparateBias : Pass<"graph-separate-bias", "::mlir::ModuleOp"> {
   }];
 }
 
+def SortRows : Pass<"graph-sort-rows", "::mlir::ModuleOp"> {
+  let summary = "Sorts rows by group, once, where they meet weights of groups";
+  let description = [{
+    Replaces each `graph.grouped_linear`, and its gradient for the weight, by a
+    contraction of rows that are sorted by group. Rows are sorted once for each
+    value of groups. What is computed of each row alone, between such ops,
+    stays in the sorted order: only what enters and what leaves is permuted.
+    Rows that repeat others, as those of a token for each of its choices, are
+    read where they are. For tensors of one device.
+    ```mlir
+    %y = graph.grouped_linear %x, %w, %g
+        : (tensor<6x8xf32>, tensor<4x8x16xf32>, tensor<6xi64>) -> tensor<6x16xf32>
+    // becomes
+    %order, %inverse, %offsets = graph.sort_rows %g {size = 4 : i64} : ...
+    %0 = graph.gather %x, %order {dim = 0 : i64} : (tensor<6x8xf32>, tensor<6xi64>) -> tensor<6x8xf32>
+    %1 = graph.grouped_contract %0, %w, %offsets : ...
+    %y = graph.gather %1, %inverse {dim = 0 : i64} : ...
+    ```
+  }];
+}
+
 def InlineWorkers : Pass<"graph-inline-workers", "::mlir::ModuleOp"> {
   let summary = "Replaces the ops of workers by ops of each worker";
   let description = [{
