@@ -18,6 +18,7 @@ double cleave::machines::elementsSent(CollectiveKind kind, int64_t ranks,
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllGather:
   case CollectiveKind::AllToAll:
+  case CollectiveKind::AllToAllRows:
   case CollectiveKind::Broadcast:
   case CollectiveKind::Reduce:
     return (ranks - 1) * elements / ranks;

@@ -40,7 +40,12 @@ static double elementsSent(CollectiveOp op) {
   return machines::elementsSent(op.getKind(), members, block);
 }
 
-static std::string axesOf(CollectiveOp op) {
+static double elementsSent(AllToAllRowsOp op) {
+  return machines::elementsSent(CollectiveKind::AllToAllRows, op.getMembers(),
+                                op.getEvenElements());
+}
+
+template <typename Op> static std::string axesOf(Op op) {
   std::string text;
   for (const spmd::AxisRef &axis : cast<spmd::AxesAttr>(op.getAxes()).getAxes())
     text += (text.empty() ? "" : ", ") + axis.str();
@@ -56,7 +61,7 @@ static json::Object describe(const Sent &sent) {
 }
 
 /// The names of the axes, of a part of one with its size.
-static std::vector<std::string> namesOf(CollectiveOp op) {
+template <typename Op> static std::vector<std::string> namesOf(Op op) {
   std::vector<std::string> names;
   for (const spmd::AxisRef &axis : cast<spmd::AxesAttr>(op.getAxes()).getAxes())
     names.push_back(axis.isWhole() ? axis.name.str() : axis.str());
@@ -115,6 +120,9 @@ static CommunicationFacts find(ProgramOp program, const SymbolTable &symbols) {
       for (auto op : part.front().getOps<CollectiveOp>())
         facts.again.add(times, elementsSent(op),
                         elementBytes(op.getInput().getType().getElementType()));
+      for (auto op : part.front().getOps<AllToAllRowsOp>())
+        facts.again.add(times, elementsSent(op),
+                        elementBytes(op.getType().getElementType()));
       continue;
     }
     SmallVector<Sending, 2> &list = known[callee];
@@ -130,6 +138,10 @@ static CommunicationFacts find(ProgramOp program, const SymbolTable &symbols) {
       add(list, op, stringifyCollectiveKind(op.getKind()).str(), axesOf(op),
           namesOf(op), spmd::causeOf(op.getLoc()).str(), elementsSent(op),
           elementBytes(op.getInput().getType().getElementType()));
+    for (auto op : part.front().getOps<AllToAllRowsOp>())
+      add(list, op, stringifyCollectiveKind(CollectiveKind::AllToAllRows).str(),
+          axesOf(op), namesOf(op), spmd::causeOf(op.getLoc()).str(),
+          elementsSent(op), elementBytes(op.getType().getElementType()));
     for (const Sending &sending : list)
       sending.add(times, facts.all);
   }

@@ -31,13 +31,15 @@ enum class CollectiveKind : uint8_t {
   /// Steps of a reshard alone: each rank takes its slice of what it has, which
   /// sends nothing; and the next shard of a ring, a permutation in the end.
   Slice,
-  Rotate
+  Rotate,
+  /// As many rows to each member as values say.
+  AllToAllRows
 };
 
 inline constexpr llvm::StringLiteral kCollectiveNames[] = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
     "permute",    "broadcast",  "reduce",         "send",
-    "receive",    "slice",      "rotate"};
+    "receive",    "slice",      "rotate",         "all_to_all_rows"};
 
 inline llvm::StringRef stringifyCollectiveKind(CollectiveKind kind) {
   return kCollectiveNames[static_cast<size_t>(kind)];

@@ -55,6 +55,20 @@ public:
         graph::setTopic(error, graph::ErrorTopic::CoupledSamples);
         return error;
       }
+    if (auto rows = dyn_cast<spmd::AllToAllRowsOp>(*op)) {
+      auto offsets = cast<RankedTensorType>(rows.getSendOffsets().getType());
+      if (offsets.getDimSize(0) != mesh.size(axes) + 1)
+        return op->emitOpError("is not of shards over its axes");
+      OpBuilder builder(op);
+      auto command = AllToAllRowsOp::create(
+          builder, op->getLoc(), rows.getType(), rows.getInput(),
+          rows.getSendOffsets(), rows.getReceiveOffsets(),
+          op.getCommunicationMesh(),
+          spmd::AxesAttr::get(builder.getContext(), axes));
+      rows.replaceAllUsesWith(command.getOutput());
+      rows->erase();
+      return success();
+    }
     Value input = op->getOperand(0), output = op->getResult(0);
     if (mesh.size(axes) == 1) {
       output.replaceAllUsesWith(input);

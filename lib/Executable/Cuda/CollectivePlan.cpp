@@ -10,6 +10,7 @@
 #include "cleave/Executable/Cuda/KernelArguments.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Executable/Format/ShardLayout.h"
+#include "cleave/Support/RowOffsets.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 
@@ -33,7 +34,13 @@ static bool isFloat(DType type) {
          type == DType::BF16;
 }
 
+bool cuda::sendsRows(const CollectiveCommand &c) {
+  return c.collective == CollectiveKind::AllToAllRows;
+}
+
 bool cuda::isPlannable(const CollectiveCommand &c) {
+  if (sendsRows(c))
+    return false;
   return !reduces(c) || (c.dtype != DType::F8E4M3 && c.dtype != DType::F8E5M2);
 }
 
@@ -325,6 +332,8 @@ Error Planner::add(CollectiveBlock block) {
 
 Expected<CollectivePlan> cuda::planCollective(const CollectiveCommand &command,
                                               const CollectiveMember &where) {
+  if (sendsRows(command))
+    return makeError("values say how many rows go to whom");
   if (!isPlannable(command))
     return makeError("the library reduces no floats of 8 bits");
   Planner planner(command, where);
@@ -341,6 +350,11 @@ Expected<CollectivePlan> cuda::planCollective(const CollectiveCommand &command,
 //===----------------------------------------------------------------------===//
 
 int64_t cuda::collectiveStagingBytes(const CollectiveCommand &command) {
+  // The offsets of one member and of all.
+  if (sendsRows(command)) {
+    int32_t members = collectiveMembers(command);
+    return 8 * RowOffsets::count(members) * (members + 1);
+  }
   if (!isPlannable(command))
     return 0;
   // It depends neither on the member nor on addresses.

@@ -167,6 +167,10 @@ cleave::runtime::rangesOf(const Part &part, const CollectiveCommand &command,
   add(command);
   for (const CollectiveBlock &block : command.more)
     add(block);
+  if (sends)
+    for (const Ref *ref : {&command.sendOffsets, &command.receiveOffsets})
+      if (ref->buffer >= 0)
+        ranges.push_back(wholeBuffer(part, ref->buffer, /*written=*/false));
   return ranges;
 }
 

@@ -44,8 +44,11 @@ static constexpr llvm::StringLiteral kindNames[] = {
     "grouped-contract", "copy",     "fill",           "check",
     "collective",       "wait",     "fetch",          "evict"};
 static constexpr llvm::StringLiteral collectiveNames[] = {
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute",
-    "broadcast",  "reduce",     "send",           "receive"};
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all",
+    "permute",    "broadcast",  "reduce",         "send",
+    "receive",    "slice",      "rotate",         "all-to-all-rows"};
+static_assert(std::size(collectiveNames) ==
+              std::size(cleave::kCollectiveNames));
 static constexpr llvm::StringLiteral reductionNames[] = {"sum", "max", "min"};
 static constexpr llvm::StringLiteral epilogueNames[] = {"none", "gelu",
                                                         "gelu-gradient"};

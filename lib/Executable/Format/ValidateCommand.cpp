@@ -521,6 +521,8 @@ private:
               "a collective runs along a sequential axis");
     using Kind = CollectiveKind;
     Kind kind = c.collective;
+    require(kind != Kind::Slice && kind != Kind::Rotate,
+            "a step of a reshard is no collective");
     size_t members = static_cast<size_t>(partCount(c.axes));
     auto list = [&](const char *name, size_t size, bool wanted) {
       require(size == (wanted ? members : 0),
@@ -579,8 +581,50 @@ private:
                     b.srcStrides == b.dstStrides,
                 "only an all-reduce works in place, and on one layout");
     };
+    if (kind == Kind::AllToAllRows)
+      return allToAllRows(c, members);
+    require(c.sendOffsets.buffer < 0 && c.receiveOffsets.buffer < 0 &&
+                c.bound == 0,
+            "only rows that go to all members have offsets and a bound");
     block(c);
     llvm::for_each(c.more, block);
+  }
+
+  void allToAllRows(const CollectiveCommand &c, size_t members) {
+    require(!c.sizes.empty() && c.sizes.size() <= 8,
+            "rows have 1 to 8 dimensions");
+    require(c.more.empty() && c.srcOffsets.empty() && c.dstOffsets.empty(),
+            "rows that go to all members are one block without offsets");
+    require(c.bound >= 0, "negative number of rows");
+    require(c.sizes.size() == c.srcStrides.size() &&
+                c.sizes.size() == c.dstStrides.size(),
+            "sizes and strides differ in length");
+    if (!problem.empty())
+      return;
+    int64_t stride = 1;
+    for (size_t i = c.sizes.size(); i-- > 0;) {
+      require(c.sizes[i] >= 0, "negative extent");
+      require(c.srcStrides[i] == stride && c.dstStrides[i] == stride,
+              "rows must be dense");
+      if (i > 0 && __builtin_mul_overflow(stride, c.sizes[i], &stride))
+        fail("the extent of a row does not fit 64 bits");
+    }
+    if (!problem.empty())
+      return;
+    std::vector<int64_t> received = c.sizes;
+    received[0] = c.bound;
+    int64_t bytes = byteSize(c.dtype);
+    ref("src", c.src, Extent(bytes).dense(c.sizes).bytes());
+    ref("dst", c.dst, Extent(bytes).dense(received).bytes());
+    auto offsets = [&](const char *name, const Ref &list) {
+      ref(name, list,
+          Extent(8).dim(static_cast<int64_t>(members) + 1, 1).bytes());
+      require(list.offset % 8 == 0, "offsets are not aligned");
+      require(list.buffer != c.dst.buffer, "rows replace their offsets");
+    };
+    offsets("sendOffsets", c.sendOffsets);
+    offsets("receiveOffsets", c.receiveOffsets);
+    require(c.src.buffer != c.dst.buffer, "rows are sent in place");
   }
 
   const Program &program;

@@ -14,6 +14,8 @@
 
 #include "cleave/Executable/Transforms/MessageMemory.h"
 #include "cleave/Executable/Format/ShardLayout.h"
+#include "cleave/Support/RowOffsets.h"
+#include "llvm/ADT/ArrayRef.h"
 #include <map>
 #include <set>
 #include <vector>
@@ -43,6 +45,15 @@ static std::pair<int64_t, int64_t> bytesOf(const CollectiveCommand &command) {
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllToAll:
     return {all, all};
+  case CollectiveKind::AllToAllRows: {
+    // With the offsets of one member, or of all.
+    int64_t members = partCount(command.axes),
+            offsets = 8 * RowOffsets::count(static_cast<int>(members)),
+            row = byteSize(command.dtype);
+    for (int64_t size : llvm::ArrayRef(command.sizes).drop_front())
+      row *= size;
+    return {one + offsets, command.bound * row + offsets * members};
+  }
   case CollectiveKind::Send:
     return {one, 0};
   case CollectiveKind::Receive:

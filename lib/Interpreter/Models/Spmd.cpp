@@ -8,6 +8,7 @@
 #include "../Shards.h"
 #include "Models.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
+#include "cleave/Support/RowOffsets.h"
 #include <map>
 
 using namespace mlir;
@@ -62,12 +63,15 @@ public:
     std::optional<Collective> move = readCollective(op);
     MeshOp meshOp = lookupMesh(
         op, cast<CommunicationOpInterface>(op).getCommunicationMesh());
-    if (!move || !meshOp)
+    auto rows = dyn_cast<AllToAllRowsOp>(op);
+    if (!(move || rows) || !meshOp)
       return op->emitOpError("has no mesh");
     mesh = meshOp.getMesh();
     // The same op on global tensors.
-    if (args.size() == 1 && runsOnWhole(*move))
+    if (move && args.size() == 1 && runsOnWhole(*move))
       return success();
+    if (rows && args.size() == 1 && mesh.size() > 1)
+      return sendWholeRows(rows);
     // Executes one stage and micro-batch of a program.
     if (Mesh fewer = mesh.together();
         fewer.size() == static_cast<int64_t>(args.size()))
@@ -76,6 +80,8 @@ public:
       return op->emitOpError("runs on ")
              << args.size() << " ranks, but its mesh has " << mesh.size()
              << " positions";
+    if (rows)
+      return sendRows(rows);
     Sharding dims = Sharding::replicated(move->dims.size());
     dims.dims = move->dims;
     switch (move->kind) {
@@ -116,6 +122,7 @@ public:
     case CollectiveKind::Slice:
     case CollectiveKind::Send:
     case CollectiveKind::Receive:
+    case CollectiveKind::AllToAllRows:
       break;
     }
     return success();
@@ -234,6 +241,71 @@ private:
     });
   }
 
+  /// Sends rows between parts of `givenRows` and of `room` rows.
+  LogicalResult
+  sendRows(const RowOffsets &rows, int64_t givenRows, int64_t room,
+           function_ref<RefTensor(int)> part,
+           function_ref<void(int, int64_t, const RefTensor &)> put) {
+    if (std::string why = rows.problem(givenRows, room); !why.empty())
+      return op->emitOpError() << why;
+    for (int from = 0; from < rows.members(); ++from) {
+      RefTensor tensor = part(from);
+      for (int to = 0; to < rows.members(); ++to) {
+        SmallVector<int64_t, 4> shape(tensor.shape), at(shape.size(), 0);
+        shape[0] = rows.rows(from, to);
+        at[0] = rows.sendBegin(from, to);
+        if (shape[0] > 0)
+          put(to, rows.receiveBegin(to, from), cutSlice(tensor, at, shape));
+      }
+    }
+    return success();
+  }
+
+  LogicalResult sendRows(AllToAllRowsOp rowsOp) {
+    LogicalResult done = success();
+    forEachGroup(rowsOp.getAxes().getAxes(), [&](ArrayRef<int64_t> members) {
+      RowOffsets rows(static_cast<int>(members.size()));
+      for (auto [own, rank] : llvm::enumerate(members))
+        rows.set(static_cast<int>(own), args[rank][1u].ints.data(),
+                 args[rank][2u].ints.data());
+      LogicalResult sent = sendRows(
+          rows, args[members[0]][0u].shape[0], results[members[0]][0].shape[0],
+          [&](int own) { return args[members[own]][0u]; },
+          [&](int own, int64_t row, const RefTensor &values) {
+            SmallVector<int64_t, 4> at(values.shape.size(), 0);
+            at[0] = row;
+            pasteSlice(results[members[own]][0], at, values);
+          });
+      if (failed(sent))
+        done = failure();
+    });
+    return done;
+  }
+
+  /// The parts of global tensors.
+  LogicalResult sendWholeRows(AllToAllRowsOp rowsOp) {
+    int64_t parts = mesh.size(rowsOp.getAxes().getAxes());
+    const RefTensor &tensor = args[0][0u];
+    RowOffsets rows(static_cast<int>(parts));
+    for (int i = 0; i < parts; ++i)
+      rows.set(i, args[0][1u].ints.data() + i * (parts + 1),
+               args[0][2u].ints.data() + i * (parts + 1));
+    SmallVector<int64_t, 4> shape(tensor.shape), at(shape.size(), 0);
+    shape[0] /= parts;
+    int64_t room = results[0][0].shape[0] / parts;
+    return sendRows(
+        rows, shape[0], room,
+        [&](int own) {
+          at[0] = own * shape[0];
+          return cutSlice(tensor, at, shape);
+        },
+        [&](int own, int64_t row, const RefTensor &values) {
+          SmallVector<int64_t, 4> to(values.shape.size(), 0);
+          to[0] = own * room + row;
+          pasteSlice(results[0][0], to, values);
+        });
+  }
+
   void permute(const Permutation &permutation) {
     for (int64_t rank = 0; rank < mesh.size(); ++rank) {
       auto source = permutation.source(mesh, mesh.coordinates(rank));
@@ -269,5 +341,6 @@ void cleave::attachSpmdModels(MLIRContext *c) {
   ReferenceModel<BarrierOp, evaluateBarrier>::attach(c);
   ReferenceModel<ConstrainOp, evaluateConstrain>::attach(c);
   attachMovements<AllReduceOp, ReduceScatterOp, AllGatherOp, AllToAllOp,
-                  PermuteOp, RotateOp, BroadcastOp, ReduceOp>(c);
+                  AllToAllRowsOp, PermuteOp, RotateOp, BroadcastOp, ReduceOp>(
+      c);
 }

@@ -199,7 +199,8 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
       return request.takeError();
     Exchange exchange{*request,
                       entry->sent.add(program, communicator->rank, c,
-                                      part.unless.buffer >= 0),
+                                      part.unless.buffer >= 0,
+                                      at(c.sendOffsets)),
                       /*ends=*/false};
     if (c.endsLater())
       transfers[{c.token, action.microBatch}] = exchange;

@@ -7,6 +7,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "HostTransport.h"
+#include "cleave/Executable/Format/ShardLayout.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave::runtime;
@@ -45,6 +46,16 @@ HostTransport::HostTransport(const CollectiveCommand &command,
                              llvm::function_ref<int64_t(Ref)> at,
                              bool receives) {
   int64_t elementBytes = byteSize(command.dtype);
+  if (command.collective == CollectiveKind::AllToAllRows) {
+    int64_t row = elementBytes, offsets = 8 * (partCount(command.axes) + 1);
+    for (int64_t size : llvm::ArrayRef(command.sizes).drop_front())
+      row *= size;
+    sent = {{at(command.src), command.sizes[0] * row},
+            {at(command.sendOffsets), offsets},
+            {at(command.receiveOffsets), offsets}};
+    received = {{at(command.dst), command.bound * row}};
+    return;
+  }
   auto add = [&](const CollectiveBlock &block) {
     auto pieces = [&](std::vector<Piece> &to, const Ref &ref,
                       const std::vector<int64_t> &strides,

@@ -104,7 +104,8 @@ Error NcclTransport::connect() {
   for (const Part &part : program.parts)
     for (const Command &command : part.commands)
       if (const CollectiveCommand &c = command.collective;
-          command.kind == CommandKind::Collective && isPlannable(c))
+          command.kind == CommandKind::Collective &&
+          (isPlannable(c) || sendsRows(c)))
         all.insert({requests.membersOf(c), c.isTransfer()});
   Expected<CUdeviceptr> made = gpu.allocate(staging.getBytes());
   if (!made)
@@ -337,12 +338,31 @@ NcclTransport::make(const CollectiveCommand &command,
   auto it = groups.find({requests.membersOf(command), command.isTransfer()});
   if (it == groups.end())
     return makeError("a collective of an unknown group");
-  Expected<CollectivePlan> plan = planCollective(
-      command, {it->second.member, at,
-                memory + static_cast<uint64_t>(staging.offsetOf(command))});
+  Expected<CollectivePlan> plan{CollectivePlan()};
+  if (!sendsRows(command))
+    plan = planCollective(
+        command, {it->second.member, at,
+                  memory + static_cast<uint64_t>(staging.offsetOf(command))});
   if (!plan)
     return plan.takeError();
   Collective &own = collectives.emplace_back();
+  if (sendsRows(command)) {
+    own.rows = std::make_unique<Rows>();
+    Rows &rows = *own.rows;
+    rows.src = at(command.src);
+    rows.dst = at(command.dst);
+    rows.sendOffsets = at(command.sendOffsets);
+    rows.receiveOffsets = at(command.receiveOffsets);
+    for (int64_t size : llvm::ArrayRef(command.sizes).drop_front())
+      rows.rowElements *= size;
+    rows.held = command.sizes[0];
+    rows.bound = command.bound;
+    rows.dtype = command.dtype;
+    int32_t members = it->second.members;
+    rows.all.resize(static_cast<size_t>(RowOffsets::count(members) * members));
+    rows.offsets = RowOffsets(members);
+    rows.offsets.setAll(rows.all.data());
+  }
   own.group = &it->second;
   own.stream = streamOf(it->second);
   own.staging = {Place::Staging, staging.offsetOf(command),
@@ -420,6 +440,107 @@ Error NcclTransport::call(const Group &group, const CollectiveCall &c,
   return library.check(status, "starting it");
 }
 
+Error NcclTransport::callAll(const Collective &own,
+                             llvm::ArrayRef<CollectiveCall> calls) {
+  if (calls.empty())
+    return Error::success();
+  Error error = library.check(library.groupStart(), "a group");
+  for (const CollectiveCall &c : calls)
+    if (!error)
+      error = call(*own.group, c, own.stream);
+  int status = library.groupEnd();
+  if (!error)
+    error = library.check(status, "starting it");
+  if (error)
+    return fail(makeError(own.name + ": " + llvm::toString(std::move(error))));
+  if (status == nccl::InProgress)
+    return settle(*own.group, own.name);
+  return Error::success();
+}
+
+Error NcclTransport::startRows(Collective &own) {
+  Rows &rows = *own.rows;
+  const Group &group = *own.group;
+  const Driver &driver = gpu.driver;
+  auto check = [&](CUresult code) -> Error {
+    if (Error error = gpu.check(code, "copying offsets"))
+      return fail(
+          makeError(own.name + ": " + llvm::toString(std::move(error))));
+    return Error::success();
+  };
+  // 1. The offsets of all members come to the host of each.
+  auto lists = static_cast<uint64_t>(4 * RowOffsets::count(group.members));
+  uint64_t one = memory + static_cast<uint64_t>(own.staging.offset),
+           all = one + 2 * lists;
+  for (auto [list, from] :
+       {std::pair(one, rows.sendOffsets), {one + lists, rows.receiveOffsets}})
+    if (Error error =
+            check(driver.cuMemcpyDtoDAsync(list, from, lists, own.stream)))
+      return error;
+  CollectiveCall gather;
+  gather.kind = CollectiveCall::AllGather;
+  gather.src = one;
+  gather.dst = all;
+  gather.elements = RowOffsets::count(group.members);
+  gather.dtype = DType::I64;
+  if (Error error = callAll(own, gather))
+    return error;
+  if (Error error = check(driver.cuMemcpyDtoHAsync(
+          rows.all.data(), all, 8 * rows.all.size(), own.stream)))
+    return error;
+  // Work before it takes its time.
+  while (driver.cuEventQuery(own.ready) == CUDA_ERROR_NOT_READY) {
+    if (Error error = watch())
+      return error;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  if (Error error = poll(
+          [&]() -> Expected<bool> {
+            CUresult code = driver.cuStreamQuery(own.stream);
+            if (code == CUDA_ERROR_NOT_READY)
+              return false;
+            if (Error error = gpu.check(code, own.name))
+              return error;
+            return true;
+          },
+          own.name))
+    return error;
+  // 2. All find the same.
+  if (std::string why = rows.offsets.problem(rows.held, rows.bound);
+      !why.empty())
+    return fail(makeError(own.name + ": " + why));
+  own.calls.clear();
+  int64_t bytes = rows.rowElements * byteSize(rows.dtype);
+  auto add = [&](CollectiveCall::Kind kind, uint64_t at, int64_t first,
+                 int64_t count, int32_t peer) {
+    if (count == 0 || rows.rowElements == 0)
+      return;
+    CollectiveCall &c = own.calls.emplace_back();
+    c.kind = kind;
+    c.src = c.dst = at + static_cast<uint64_t>(first * bytes);
+    c.elements = count * rows.rowElements;
+    c.dtype = rows.dtype;
+    c.peer = peer;
+  };
+  const RowOffsets &offsets = rows.offsets;
+  for (int32_t other = 0; other < group.members; ++other) {
+    add(CollectiveCall::Send, rows.src, offsets.sendBegin(group.member, other),
+        offsets.rows(group.member, other), other);
+    add(CollectiveCall::Receive, rows.dst,
+        offsets.receiveBegin(group.member, other),
+        offsets.rows(other, group.member), other);
+  }
+  if (Error error = callAll(own, own.calls))
+    return error;
+  int64_t received = offsets.received(group.member),
+          behind = (rows.bound - received) * bytes;
+  if (behind == 0)
+    return Error::success();
+  return check(
+      driver.cuMemsetD8Async(rows.dst + static_cast<uint64_t>(received * bytes),
+                             0, static_cast<size_t>(behind), own.stream));
+}
+
 Error NcclTransport::start(Collective &own) {
   if (!failure.empty())
     return makeError(failure);
@@ -434,20 +555,8 @@ Error NcclTransport::start(Collective &own) {
   for (const auto &[function, launch] : own.before)
     if (Error error = gpu.launch(function, launch, stream))
       return named(std::move(error));
-  if (!own.calls.empty()) {
-    Error error = library.check(library.groupStart(), "a group");
-    for (const CollectiveCall &c : own.calls)
-      if (!error)
-        error = call(*own.group, c, stream);
-    int status = library.groupEnd();
-    if (!error)
-      error = library.check(status, "starting it");
-    if (error)
-      return named(std::move(error));
-    if (status == nccl::InProgress)
-      if (Error error = settle(*own.group, own.name))
-        return error;
-  }
+  if (Error error = own.rows ? startRows(own) : callAll(own, own.calls))
+    return error;
   for (const auto &[function, launch] : own.after)
     if (Error error = gpu.launch(function, launch, stream))
       return named(std::move(error));

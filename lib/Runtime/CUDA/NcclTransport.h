@@ -15,8 +15,10 @@
 #include "WorkRecord.h"
 #include "cleave/Executable/Cuda/CollectivePlan.h"
 #include "cleave/Runtime/Communicator/Requests.h"
+#include "cleave/Support/RowOffsets.h"
 #include <chrono>
 #include <deque>
+#include <memory>
 #include <optional>
 
 namespace cleave::runtime::cuda {
@@ -31,6 +33,7 @@ namespace cleave::runtime::cuda {
 class NcclTransport {
 public:
   struct Collective;
+  struct Rows;
 
   /// Creates the communicators of a program; all ranks call it. Null if not
   /// every rank has the library and a GPU of its own, or with
@@ -81,6 +84,12 @@ private:
   llvm::Error call(const Group &group, const CollectiveCall &call,
                    CUstream stream) const;
   llvm::Error fail(llvm::Error error);
+  /// Enqueues the calls as one group.
+  llvm::Error callAll(const Collective &collective,
+                      llvm::ArrayRef<CollectiveCall> calls);
+  /// Gathers the offsets of all members and waits for them: the host makes the
+  /// calls of rows.
+  llvm::Error startRows(Collective &collective);
   /// Ends all communicators that are left, whatever is under way.
   void abort();
   CUstream streamOf(const Group &group) const {
@@ -106,6 +115,16 @@ private:
   std::string failure;
 };
 
+/// Rows to all, as many as values say.
+struct NcclTransport::Rows {
+  uint64_t src = 0, dst = 0, sendOffsets = 0, receiveOffsets = 0;
+  int64_t rowElements = 1, held = 0, bound = 0;
+  DType dtype = DType::F32;
+  /// Those of all members, on the host.
+  std::vector<int64_t> all;
+  RowOffsets offsets;
+};
+
 struct NcclTransport::Collective {
   /// For records.
   std::string streamName() const {
@@ -118,6 +137,15 @@ struct NcclTransport::Collective {
   MemoryRange staging;
   FoundLaunches before, after;
   std::vector<CollectiveCall> calls;
+  /// Null: all calls are known.
+  std::unique_ptr<Rows> rows;
+  /// On the host when it has started: where this member sends rows from.
+  const char *sendOffsets() const {
+    return rows ? reinterpret_cast<const char *>(
+                      rows->all.data() +
+                      group->member * RowOffsets::count(group->members))
+                : nullptr;
+  }
   /// When its turn has come, and when it has ended.
   CUevent ready = nullptr, ended = nullptr;
   /// When the host has seen it begin.

@@ -145,8 +145,11 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
                                  const std::string &label,
                                  llvm::function_ref<int64_t(Ref)> offset) {
   Exchange exchange;
-  exchange.counter = entry->sent.add(program, static_cast<int>(device.rank),
-                                     command, part.unless.buffer >= 0);
+  auto count = [&](const char *sendOffsets) {
+    exchange.counter =
+        entry->sent.add(program, static_cast<int>(device.rank), command,
+                        part.unless.buffer >= 0, sendOffsets);
+  };
   auto at = [&](Ref ref) {
     return device.arena + static_cast<uint64_t>(offset(ref));
   };
@@ -156,17 +159,22 @@ CudaDevice::Resolver::collective(const CollectiveCommand &command,
     if (!made)
       return made.takeError();
     exchange.shared = *made;
+    count(nullptr);
     return exchange;
   }
-  if (device.nccl && isPlannable(command)) {
+  if (device.nccl && (isPlannable(command) || sendsRows(command))) {
     Expected<NcclTransport::Collective *> made = device.nccl->make(
         command, at, "part '" + part.name + "' (" + label + ")");
     if (!made)
       return made.takeError();
     exchange.collective = *made;
+    count((*made)->sendOffsets());
     return exchange;
   }
   char *mirror = device.mirror.data();
+  if (!mirror)
+    return makeError("a rank alone has no collectives");
+  count(sendsRows(command) ? mirror + offset(command.sendOffsets) : nullptr);
   Expected<cleave_request *> request =
       device.requests->prepare(command, [&](Ref ref) -> char * {
         return ref.buffer < 0 ? nullptr : mirror + offset(ref);

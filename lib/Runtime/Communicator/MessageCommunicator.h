@@ -97,7 +97,11 @@ template <typename Failures> struct MessageCommunicator : cleave_communicator {
       return 1;
     }
     request.started = false;
-    return request.transfer.finish(complete) ? 0 : 1;
+    if (request.transfer.finish(complete))
+      return 0;
+    if (!request.transfer.problem().empty())
+      failures.fail(request.transfer.problem());
+    return 1;
   }
 };
 

@@ -8,6 +8,7 @@
 #include "MessageTransfer.h"
 
 #include <algorithm>
+#include <cstring>
 
 using namespace cleave::runtime;
 
@@ -23,6 +24,15 @@ std::string MessageTransfer::check(const cleave_collective *blocks,
     int64_t n = 1;
     for (int d = 0; d < blocks[i].dims; ++d)
       n *= blocks[i].sizes[d];
+    if (blocks[i].kind == CLEAVE_ALL_TO_ALL_ROWS) {
+      // MPI counts rows, and the elements of one, by int.
+      int64_t row = 1;
+      for (int d = 1; d < blocks[i].dims; ++d)
+        row *= blocks[i].sizes[d];
+      if (std::max({row, blocks[i].sizes[0], blocks[i].bound}) > INT32_MAX ||
+          __builtin_add_overflow(n, row * blocks[i].bound, &n))
+        return "a message has too many elements";
+    }
     if (__builtin_add_overflow(all, n, &all))
       return "a message has too many elements";
   }
@@ -39,7 +49,9 @@ MessageTransfer::MessageTransfer(const cleave_collective *given, int32_t count,
       root(given->root), member(member), members(members), team(team),
       elements(countElements(given, count)), bytes(elementBytes(dtype)),
       shared(kind == CLEAVE_ALL_REDUCE && elements > smallElements),
-      staging(staging), parts(static_cast<size_t>(members)) {
+      rowOffsets(members), sendOffsets(given->send_offsets),
+      receiveOffsets(given->receive_offsets), staging(staging),
+      parts(static_cast<size_t>(members)) {
   size_t n = static_cast<size_t>(members);
   auto listOf = [&](const auto *list) {
     std::vector<std::decay_t<decltype(*list)>> result(n);
@@ -78,6 +90,15 @@ MessageTransfer::MessageTransfer(const cleave_collective *given, int32_t count,
     break;
   case CLEAVE_BROADCAST:
     outgoingBytes = 0;
+    break;
+  case CLEAVE_ALL_TO_ALL_ROWS:
+    for (int d = 1; d < given->dims; ++d)
+      rowElements *= given->sizes[d];
+    rowsHeld = given->sizes[0];
+    bound = given->bound;
+    outgoingBytes = static_cast<size_t>(offsetBytes()) + one;
+    incomingBytes = static_cast<size_t>(offsetBytes()) * n +
+                    static_cast<size_t>(bound * rowElements * bytes);
     break;
   }
 }
@@ -176,7 +197,59 @@ void MessageTransfer::deliver(const char *in, char *out, int64_t begin,
     if (member == 1)
       unpack(in, 0, begin, count);
     return;
+  case CLEAVE_ALL_TO_ALL_ROWS:
+    return deliverRows(in, out);
   default:
     unpack(in, 0, begin, count);
   }
+}
+
+//===----------------------------------------------------------------------===//
+// Rows to all
+//===----------------------------------------------------------------------===//
+
+void MessageTransfer::packRows(char *out) const {
+  size_t list = static_cast<size_t>(offsetBytes() / 2);
+  std::memcpy(out, sendOffsets, list);
+  std::memcpy(out + list, receiveOffsets, list);
+  // Nothing is known of the numbers yet.
+  int64_t rows =
+      std::clamp<int64_t>(sendOffsets[members], 0, rowsHeld) * rowElements;
+  splitAmong(team, 0, rows, [&](int64_t begin, int64_t end) {
+    std::memcpy(out + offsetBytes() + begin * bytes,
+                blocks[0].src + begin * bytes,
+                static_cast<size_t>((end - begin) * bytes));
+  });
+}
+
+bool MessageTransfer::agreeOnRows(const char *in) {
+  rowOffsets.setAll(reinterpret_cast<const int64_t *>(in));
+  disagreement = rowOffsets.problem(rowsHeld, bound);
+  if (!disagreement.empty())
+    disagreement = "an all-to-all of rows: " + disagreement;
+  return disagreement.empty();
+}
+
+void MessageTransfer::deliverRows(const char *in, const char *out) const {
+  char *dst = blocks[0].dst;
+  int64_t row = rowElements * bytes;
+  auto copy = [&](int64_t to, const char *from, int64_t rows) {
+    splitAmong(team, 0, rows * rowElements, [&](int64_t begin, int64_t end) {
+      std::memcpy(dst + to * row + begin * bytes, from + begin * bytes,
+                  static_cast<size_t>((end - begin) * bytes));
+    });
+  };
+  const char *others = in + offsetBytes() * members;
+  int64_t own = rowOffsets.receiveBegin(member, member),
+          behind = own + rowOffsets.rows(member, member),
+          received = rowOffsets.received(member);
+  copy(0, others, own);
+  copy(own, out + offsetBytes() + rowOffsets.sendBegin(member, member) * row,
+       behind - own);
+  copy(behind, others + behind * row, received - behind);
+  splitAmong(team, 0, (bound - received) * rowElements,
+             [&](int64_t begin, int64_t end) {
+               std::memset(dst + received * row + begin * bytes, 0,
+                           static_cast<size_t>((end - begin) * bytes));
+             });
 }

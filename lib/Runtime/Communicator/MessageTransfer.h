@@ -17,6 +17,7 @@
 
 #include "MessageBuffers.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
+#include "cleave/Support/RowOffsets.h"
 
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ public:
 
   /// Bytes of the memory that messages need.
   size_t staged() const { return outgoingBytes + incomingBytes; }
+
+  /// Why the last collective was not possible, or "": all members find it.
+  const std::string &problem() const { return disagreement; }
 
 protected:
   /// The arguments that are references outlive it.
@@ -56,6 +60,18 @@ protected:
   /// with shares, `out` has the result.
   void deliver(const char *in, char *out, int64_t begin, int64_t count);
 
+  /// Rows to all: messages begin with the offsets of one member, or with those
+  /// of all, before the rows.
+  int64_t offsetBytes() const {
+    return RowOffsets::count(members) * static_cast<int64_t>(sizeof(int64_t));
+  }
+  /// Writes the offsets and the rows of this member.
+  void packRows(char *out) const;
+  /// Reads the offsets of all; false if members do not agree.
+  bool agreeOnRows(const char *in);
+  /// Brings rows to their places, and those that stay here from `out`.
+  void deliverRows(const char *in, const char *out) const;
+
   int32_t kind, dtype, reduction, root;
   std::vector<int32_t> sources;
   int member, members;
@@ -64,6 +80,10 @@ protected:
   int64_t elements, bytes;
   /// Whether each member combines its share of the elements for all.
   bool shared;
+  /// Rows to all: elements of a row, the rows sent and the room for others'.
+  int64_t rowElements = 1, rowsHeld = 0, bound = 0;
+  RowOffsets rowOffsets;
+  std::string disagreement;
   /// Bytes sent and received, and both while in flight.
   size_t outgoingBytes = 0, incomingBytes = 0;
   StagingBuffer outgoing, incoming;
@@ -81,6 +101,7 @@ private:
   void forEachBlock(int64_t begin, int64_t count, const F &body) const;
 
   std::vector<Packed> blocks;
+  const int64_t *sendOffsets, *receiveOffsets;
   Staging &staging;
   /// Where the members' data are, while they are combined.
   std::vector<const void *> parts;

@@ -59,14 +59,40 @@ int64_t cleave::runtime::elementBytes(int32_t dtype) {
   return dtype >= 0 && dtype <= CLEAVE_F8E5M2 ? bytes[dtype] : 0;
 }
 
+/// Rows that are sent to all members.
+static std::string checkRowBlock(const cleave_collective &c) {
+  if (c.dims < 1)
+    return "rows have a dimension";
+  if (c.bound < 0)
+    return "the number of rows that are received must not be negative";
+  if (!c.send_offsets || !c.receive_offsets)
+    return "rows have no offsets";
+  int64_t row = 1, given = 0, received = 0;
+  for (int i = c.dims; i-- > 0;) {
+    if (c.sizes[i] < 0 || (c.sizes[i] > 1 && (c.src_strides[i] != row ||
+                                              c.dst_strides[i] != row)))
+      return "rows must be dense";
+    if (i > 0 && __builtin_mul_overflow(row, c.sizes[i], &row))
+      return "a row has too many elements";
+  }
+  if (__builtin_mul_overflow(row, c.sizes[0], &given) ||
+      __builtin_mul_overflow(row, c.bound, &received))
+    return "a message has too many elements";
+  if ((given > 0 && !c.src) || (received > 0 && !c.dst))
+    return "rows have no address";
+  return "";
+}
+
 static std::string checkBlock(const cleave_collective &c, int members) {
-  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_SEND)
+  if (c.kind < CLEAVE_ALL_REDUCE || c.kind > CLEAVE_ALL_TO_ALL_ROWS)
     return "unknown kind of collective";
   if (elementBytes(c.dtype) == 0)
     return "unknown element type";
   if (c.dims < 0 || c.dims > CLEAVE_BLOCK_DIMS)
     return "a block has at most 8 dimensions";
   int64_t elements = 1;
+  if (c.kind == CLEAVE_ALL_TO_ALL_ROWS)
+    return checkRowBlock(c);
   for (int i = 0; i < c.dims; ++i)
     if (c.sizes[i] < 0 || c.src_strides[i] < 0 || c.dst_strides[i] < 0 ||
         __builtin_mul_overflow(elements, c.sizes[i], &elements))
@@ -106,6 +132,8 @@ std::string cleave::runtime::checkCollective(const cleave_collective *blocks,
   if (count < 1)
     return "a collective needs a block";
   const cleave_collective &first = blocks[0];
+  if (count > 1 && first.kind == CLEAVE_ALL_TO_ALL_ROWS)
+    return "rows are one block";
   for (int i = 0; i < count; ++i) {
     const cleave_collective &c = blocks[i];
     if (std::string problem = checkBlock(c, members); !problem.empty())
@@ -145,6 +173,8 @@ std::string cleave::runtime::commonOf(const cleave_collective *blocks,
     addAll(c.dst_offsets, members);
     if (c.kind == CLEAVE_PERMUTE)
       addAll(c.sources, members);
+    if (c.kind == CLEAVE_ALL_TO_ALL_ROWS)
+      add(c.bound);
   }
   return bytes;
 }
@@ -152,8 +182,9 @@ std::string cleave::runtime::commonOf(const cleave_collective *blocks,
 std::string cleave::runtime::describe(int32_t kind, int32_t dtype,
                                       int64_t elements) {
   static constexpr const char *kinds[] = {
-      "an all-reduce", "an all-gather", "a reduce-scatter", "an all-to-all",
-      "a permutation", "a broadcast",   "a reduction",      "a transfer"};
+      "an all-reduce", "an all-gather", "a reduce-scatter",
+      "an all-to-all", "a permutation", "a broadcast",
+      "a reduction",   "a transfer",    "an all-to-all of rows"};
   static constexpr const char *types[] = {"f64",      "f32",   "f16", "bf16",
                                           "i64",      "i32",   "i8",  "i1",
                                           "f8E4M3FN", "f8E5M2"};

@@ -61,11 +61,13 @@ Requests::prepare(const std::vector<int32_t> &ranks,
 llvm::Expected<cleave_request *>
 Requests::prepare(const CollectiveCommand &c,
                   llvm::function_ref<char *(Ref)> at) {
-  llvm::SmallVector<cleave_collective> blocks;
+  llvm::SmallVector<cleave_collective, 1> blocks;
+  bool rows = c.collective == CollectiveKind::AllToAllRows;
   auto add = [&](const CollectiveBlock &block) {
     cleave_collective &what = blocks.emplace_back();
-    what.kind =
-        c.isTransfer() ? CLEAVE_SEND : static_cast<int32_t>(c.collective);
+    what.kind = c.isTransfer() ? CLEAVE_SEND
+                : rows         ? CLEAVE_ALL_TO_ALL_ROWS
+                               : static_cast<int32_t>(c.collective);
     what.reduction = static_cast<int32_t>(c.reduction);
     what.dtype = static_cast<int32_t>(c.dtype);
     what.sources = c.sources.empty() ? nullptr : c.sources.data();
@@ -86,6 +88,13 @@ Requests::prepare(const CollectiveCommand &c,
   if (c.isTransfer())
     for (cleave_collective &what : blocks)
       what.root = 0;
+  if (rows) {
+    blocks[0].send_offsets =
+        reinterpret_cast<const int64_t *>(at(c.sendOffsets));
+    blocks[0].receive_offsets =
+        reinterpret_cast<const int64_t *>(at(c.receiveOffsets));
+    blocks[0].bound = c.bound;
+  }
   return prepare(membersOf(c), blocks);
 }
 
@@ -218,6 +227,7 @@ static double elementsSent(const Program &program, int rank,
   case CollectiveKind::Send:
     sent = block;
     break;
+  case CollectiveKind::AllToAllRows: // Values say how many.
   case CollectiveKind::Receive:
   case CollectiveKind::Slice:
   case CollectiveKind::Rotate:
@@ -232,7 +242,8 @@ static double elementsSent(const Program &program, int rank,
 }
 
 SentSums::Counter SentSums::add(const Program &program, int rank,
-                                const CollectiveCommand &c, bool mayBeSkipped) {
+                                const CollectiveCommand &c, bool mayBeSkipped,
+                                const char *sendOffsets) {
   double sent = elementsSent(program, rank, c);
   std::string kind = collectiveName(c.collective).str(),
               axes = axesText(program.mesh, c.axes);
@@ -246,11 +257,36 @@ SentSums::Counter SentSums::add(const Program &program, int rank,
   }
   Sent own{1 + static_cast<int64_t>(c.more.size()), 1, sent,
            sent * static_cast<double>(byteSize(c.dtype))};
-  if (mayBeSkipped)
-    return {index, &optional.emplace_back(own)};
+  Counter counter{index};
+  if (c.collective == CollectiveKind::AllToAllRows) {
+    int64_t row = 1;
+    for (int64_t size : llvm::ArrayRef(c.sizes).drop_front())
+      row *= size;
+    counter.rows =
+        &rows.emplace_back(Rows{reinterpret_cast<const int64_t *>(sendOffsets),
+                                partIndex(program.mesh, c.axes, rank),
+                                partCount(c.axes), static_cast<double>(row),
+                                static_cast<double>(row * byteSize(c.dtype))});
+  }
+  if (mayBeSkipped) {
+    counter.optional = &optional.emplace_back(own);
+    return counter;
+  }
   sums[index].add(own);
   always[index].add(own);
-  return {index, nullptr};
+  return counter;
+}
+
+void SentSums::ran(const Counter &counter) {
+  if (counter.optional)
+    sums[counter.index].add(*counter.optional);
+  if (const Rows *r = counter.rows) {
+    auto sent = static_cast<double>(
+        r->offsets[r->members] -
+        (r->offsets[r->member + 1] - r->offsets[r->member]));
+    sums[counter.index].elements += sent * r->elements;
+    sums[counter.index].bytes += sent * r->bytes;
+  }
 }
 
 void SentSums::begin() { sums = always; }

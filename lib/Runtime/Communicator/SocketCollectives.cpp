@@ -45,6 +45,36 @@ void SocketTransfer::collectiveShares(bool alone) {
   mesh.release(second);
 }
 
+void SocketTransfer::exchangeRows() {
+  if (agreeOnRows(incoming.data())) {
+    MessageKey round = key;
+    ++round.round;
+    int64_t row = rowElements * bytes;
+    char *in = incoming.data() + offsetBytes() * members;
+    const char *out = outgoing.data() + offsetBytes();
+    for (int i = 1; i < members; ++i)
+      if (int from = (member + i) % members; rowOffsets.rows(from, member) > 0)
+        mesh.receive(ranks[static_cast<size_t>(from)], round,
+                     in + rowOffsets.receiveBegin(member, from) * row,
+                     static_cast<size_t>(rowOffsets.rows(from, member) * row),
+                     second);
+    for (int i = 1; i < members; ++i)
+      if (int to = (member + i) % members; rowOffsets.rows(member, to) > 0)
+        mesh.send(ranks[static_cast<size_t>(to)], round,
+                  out + rowOffsets.sendBegin(member, to) * row,
+                  static_cast<size_t>(rowOffsets.rows(member, to) * row),
+                  second);
+  }
+  mesh.release(second);
+}
+
+void SocketTransfer::follow(bool alone) {
+  if (shared)
+    collectiveShares(alone);
+  else
+    exchangeRows();
+}
+
 //===----------------------------------------------------------------------===//
 // Messages
 //===----------------------------------------------------------------------===//
@@ -66,13 +96,13 @@ bool SocketTransfer::start() {
     return false;
   char *out = outgoing.data(), *in = incoming.data();
   ++key.round;
-  if (shared) {
+  if (isTwice()) {
     // The second exchange follows when all messages of the first one are posted
     // and have come and gone.
     SocketMesh::hold(batch);
     SocketMesh::hold(second);
     batch.state = MessageBatch::Waits;
-    batch.next = [this] { collectiveShares(/*alone=*/true); };
+    batch.next = [this] { follow(/*alone=*/true); };
   }
   // Each begins with another one, so that not all send to the same.
   auto forOthers = [&](auto body) {
@@ -129,6 +159,15 @@ bool SocketTransfer::start() {
         sendTo(i, out, size);
     });
     break;
+  case CLEAVE_ALL_TO_ALL_ROWS: {
+    int64_t own = offsetBytes();
+    packRows(out);
+    forOthers([&](int i) { receiveFrom(i, in + i * own, own); });
+    forOthers([&](int i) { sendTo(i, out, own); });
+    std::memcpy(in + member * own, out, static_cast<size_t>(own));
+    mesh.release(batch);
+    break;
+  }
   case CLEAVE_SEND:
     if (member == 1) {
       receiveFrom(0, in, size);
@@ -149,13 +188,15 @@ bool SocketTransfer::start() {
 }
 
 bool SocketTransfer::finish(const Complete &complete) {
-  bool own = shared && mesh.claim(batch);
+  bool own = isTwice() && mesh.claim(batch);
   // After a failure the mesh still uses the memory.
   if (!complete(batch))
     return false;
   if (own)
-    collectiveShares(/*alone=*/false);
-  if (shared && !complete(second))
+    follow(/*alone=*/false);
+  if (isTwice() && !complete(second))
+    return false;
+  if (!problem().empty())
     return false;
   ++key.round;
   deliver(incoming.data(), outgoing.data(), 0, elements);

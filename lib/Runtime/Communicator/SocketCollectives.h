@@ -39,6 +39,12 @@ public:
 
 private:
   void collectiveShares(bool alone);
+  /// Sends the rows when the offsets of all members have come.
+  void exchangeRows();
+  /// The second round.
+  void follow(bool alone);
+  /// Whether there is one after the first one.
+  bool isTwice() const { return shared || kind == CLEAVE_ALL_TO_ALL_ROWS; }
   /// Post messages of one exchange to and from other members.
   void sendTo(int other, const char *data, int64_t size);
   void receiveFrom(int other, char *to, int64_t size);

@@ -15,8 +15,10 @@
 #include "cleave/Runtime/Communicator/ThreadWorld.h"
 #include "Rendezvous.h"
 #include "cleave/Runtime/Communicator/ReduceBlocks.h"
+#include "cleave/Support/RowOffsets.h"
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -53,11 +55,18 @@ struct Request {
   /// What the first member gave, for comparison.
   std::string common;
   int64_t elements = 0;
+  /// Of rows that are sent to all: each member's, written before it arrives.
+  cleave::RowOffsets rows;
   Rendezvous rendezvous;
   /// Members that read and write the memory of others now.
   std::atomic<int> working{0};
 
-  explicit Request(size_t members) : rendezvous(members) {}
+  explicit Request(size_t members)
+      : rows(static_cast<int>(members)), rendezvous(members) {}
+
+  bool sendsRows() const {
+    return blocks[0].what.kind == CLEAVE_ALL_TO_ALL_ROWS;
+  }
 
   /// Whether the world has not failed: then the memory of all members stays
   /// until `endWork`.
@@ -218,6 +227,8 @@ cleave_request *prepare(cleave_group *group, const cleave_collective *blocks,
                       .c_str());
     return nullptr;
   }
+  shared.rows.set(group->member, blocks[0].send_offsets,
+                  blocks[0].receive_offsets);
   for (int i = 0; i < count; ++i) {
     SharedBlock &block = shared.blocks[static_cast<size_t>(i)];
     block.srcs[static_cast<size_t>(group->member)] =
@@ -344,6 +355,37 @@ void work(const cleave_group &group, const Block &block,
   }
 }
 
+/// Takes the rows of all members that are for this one.
+void takeRows(const cleave_group &group, const SharedBlock &shared,
+              const cleave::RowOffsets &rows) {
+  const cleave_collective &what = shared.what;
+  const cleave_team &team = group.owner->team;
+  int64_t elements = 1, bytes = elementBytes(what.dtype);
+  for (int i = 1; i < what.dims; ++i)
+    elements *= what.sizes[i];
+  char *to = shared.dsts[static_cast<size_t>(group.member)];
+  auto place = [&](auto *memory, int64_t row, int64_t element) {
+    return memory + (row * elements + element) * bytes;
+  };
+  for (int i = 0; i < group.size(); ++i) {
+    int from = (group.member + i) % group.size();
+    const char *src = shared.srcs[static_cast<size_t>(from)];
+    int64_t first = rows.sendBegin(from, group.member),
+            at = rows.receiveBegin(group.member, from);
+    splitAmong(team, 0, rows.rows(from, group.member) * elements,
+               [&](int64_t begin, int64_t end) {
+                 std::memcpy(place(to, at, begin), place(src, first, begin),
+                             static_cast<size_t>((end - begin) * bytes));
+               });
+  }
+  int64_t received = rows.received(group.member);
+  splitAmong(team, 0, (what.bound - received) * elements,
+             [&](int64_t begin, int64_t end) {
+               std::memset(place(to, received, begin), 0,
+                           static_cast<size_t>((end - begin) * bytes));
+             });
+}
+
 int wait(cleave_request *request) {
   cleave_group &group = *request->group;
   ThreadCommunicator &me = *group.owner;
@@ -362,9 +404,21 @@ int wait(cleave_request *request) {
     if (!isSender(*request)) {
       if (!shared.beginWork(world))
         return false;
-      for (size_t i = 0; i < shared.blocks.size(); ++i)
-        work(group, request->blocks[i], shared.blocks[i], shared.sources);
+      // All members find the same.
+      std::string problem;
+      if (const cleave_collective &what = shared.blocks[0].what;
+          shared.sendsRows())
+        problem = shared.rows.problem(what.sizes[0], what.bound);
+      for (size_t i = 0; problem.empty() && i < shared.blocks.size(); ++i)
+        if (shared.sendsRows())
+          takeRows(group, shared.blocks[i], shared.rows);
+        else
+          work(group, request->blocks[i], shared.blocks[i], shared.sources);
       shared.endWork();
+      if (!problem.empty()) {
+        failWith(&me, ("an all-to-all of rows: " + problem).c_str());
+        return false;
+      }
       rendezvous.finish(member, request->times);
     }
     return rendezvous.allFinished(request->times, group.shared->ranks, world);

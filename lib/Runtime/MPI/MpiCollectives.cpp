@@ -38,6 +38,10 @@ MpiTransfer::MpiTransfer(const cleave_collective *given, int32_t count,
     : MessageTransfer(given, count, member, members, team, staging), comm(comm),
       type(typeOf(dtype)), tag(tag) {
   cutPieces(limit);
+  if (kind == CLEAVE_ALL_TO_ALL_ROWS)
+    for (std::vector<int> *list :
+         {&rowsSent, &sendStarts, &rowsReceived, &receiveStarts})
+      list->resize(static_cast<size_t>(members));
   if (shared)
     incomingBytes = static_cast<size_t>((pieces.back().incoming +
                                          pieces.back().ownStarts.back() +
@@ -86,6 +90,13 @@ static char *placeIn(const StagingBuffer &buffer, int64_t offset) {
 bool MpiTransfer::start() {
   if (!takeMemory())
     return false;
+  if (kind == CLEAVE_ALL_TO_ALL_ROWS) {
+    packRows(outgoing.data());
+    int count = static_cast<int>(RowOffsets::count(members));
+    MPI_Iallgather(outgoing.data(), count, MPI_INT64_T, incoming.data(), count,
+                   MPI_INT64_T, comm, &requests.emplace_back(MPI_REQUEST_NULL));
+    return true;
+  }
   for (const Piece &piece : pieces)
     startPiece(piece);
   return true;
@@ -149,6 +160,13 @@ bool MpiTransfer::finish(const Complete &complete) {
   // After a failure MPI may still write there.
   if (!completeAll(complete))
     return false;
+  if (kind == CLEAVE_ALL_TO_ALL_ROWS) {
+    if (!startRows() || !completeAll(complete))
+      return false;
+    deliverRows(incoming.data(), outgoing.data());
+    giveMemory();
+    return true;
+  }
   if (shared) {
     // Combines this member's share of each piece, and then gathers those of
     // all.
@@ -168,6 +186,31 @@ bool MpiTransfer::finish(const Complete &complete) {
     deliver(placeIn(incoming, piece.incoming * bytes),
             placeIn(outgoing, piece.begin * bytes), piece.begin, piece.count);
   giveMemory();
+  return true;
+}
+
+bool MpiTransfer::startRows() {
+  if (!agreeOnRows(incoming.data()))
+    return false;
+  for (int i = 0; i < members; ++i) {
+    size_t at = static_cast<size_t>(i);
+    // Those that stay here are copied.
+    bool other = i != member;
+    rowsSent[at] = other ? static_cast<int>(rowOffsets.rows(member, i)) : 0;
+    sendStarts[at] = static_cast<int>(rowOffsets.sendBegin(member, i));
+    rowsReceived[at] = other ? static_cast<int>(rowOffsets.rows(i, member)) : 0;
+    receiveStarts[at] = static_cast<int>(rowOffsets.receiveBegin(member, i));
+  }
+  MPI_Datatype row;
+  MPI_Type_contiguous(static_cast<int>(rowElements), type, &row);
+  MPI_Type_commit(&row);
+  MPI_Ialltoallv(outgoing.data() + offsetBytes(), rowsSent.data(),
+                 sendStarts.data(), row,
+                 incoming.data() + offsetBytes() * members, rowsReceived.data(),
+                 receiveStarts.data(), row, comm,
+                 &requests.emplace_back(MPI_REQUEST_NULL));
+  // It stays until what uses it is complete.
+  MPI_Type_free(&row);
   return true;
 }
 

@@ -51,11 +51,16 @@ private:
   void cutPieces(int64_t limit);
   void startPiece(const Piece &piece);
   bool completeAll(const Complete &complete);
+  /// Sends the rows when the offsets of all members have come; false if members
+  /// do not agree.
+  bool startRows();
 
   MPI_Comm comm;
   MPI_Datatype type;
   int tag;
   std::vector<Piece> pieces;
+  /// The rows for each member, and of each.
+  std::vector<int> rowsSent, sendStarts, rowsReceived, receiveStarts;
   std::vector<MPI_Request> requests;
 };
 

@@ -487,6 +487,31 @@ LogicalResult CommandTable::convert(CollectiveOp op, Command &command) {
   return success();
 }
 
+LogicalResult CommandTable::convert(AllToAllRowsOp op, Command &command) {
+  command.kind = CommandKind::Collective;
+  command.timeClass = TimeClass::Communication;
+  runtime::CollectiveCommand &c = command.collective;
+  spmd::MeshOp mesh = spmd::lookupMesh(op, op.getMeshAttr());
+  c.collective = CollectiveKind::AllToAllRows;
+  auto from = cast<RankedTensorType>(op.getInput().getType());
+  FailureOr<runtime::DType> dtype = dtypeOf(op.getLoc(), from.getElementType());
+  if (failed(dtype))
+    return failure();
+  c.dtype = *dtype;
+  c.axes = digitsOf(mesh.getMesh(), op.getAxes().getAxes());
+  c.src = refOf(op.getInput());
+  c.dst = refOf(op.getOutput());
+  c.sendOffsets = refOf(op.getSendOffsets());
+  c.receiveOffsets = refOf(op.getReceiveOffsets());
+  c.bound = op.getType().getDimSize(0);
+  c.sizes.assign(from.getShape().begin(), from.getShape().end());
+  Strided layout = getLayout(from);
+  c.srcStrides.assign(layout.strides.begin(), layout.strides.end());
+  c.dstStrides = c.srcStrides;
+  c.token = tokens++;
+  return success();
+}
+
 /// One end of a transfer, which communicates along the whole pipeline axis.
 LogicalResult CommandTable::transfer(Value value, bool sends,
                                      Command &command) {
@@ -554,8 +579,9 @@ LogicalResult CommandTable::translate(std::vector<Command> &commands) {
             .Case<LaunchOp, ContractOp, AttentionOp, AttentionGradOp,
                   ScatterAddOp, TopKOp, OrthonormalizeOp, SortRowsOp,
                   GroupedContractOp, GroupedContractWeightGradOp, CopyOp,
-                  FillOp, CheckOp, CollectiveOp, SendOp, ReceiveOp, FetchOp,
-                  EvictOp>([&](auto typed) { return convert(typed, command); })
+                  FillOp, CheckOp, CollectiveOp, AllToAllRowsOp, SendOp,
+                  ReceiveOp, FetchOp, EvictOp>(
+                [&](auto typed) { return convert(typed, command); })
             .Default([](Operation *other) {
               return other->emitOpError("has no form in the command table");
             });

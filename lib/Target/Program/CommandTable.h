@@ -56,6 +56,8 @@ private:
   llvm::LogicalResult convert(exec::FillOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CheckOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::CollectiveOp op, runtime::Command &command);
+  llvm::LogicalResult convert(exec::AllToAllRowsOp op,
+                              runtime::Command &command);
   llvm::LogicalResult convert(exec::SendOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::ReceiveOp op, runtime::Command &command);
   llvm::LogicalResult convert(exec::FetchOp op, runtime::Command &command);

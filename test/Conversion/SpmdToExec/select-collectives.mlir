@@ -38,6 +38,14 @@ func.func @exchange(%x: tensor<2x12xf32>, %y: tensor<4xi64>) -> (tensor<8x3xf32>
   return %0, %1 : tensor<8x3xf32>, tensor<4xi64>
 }
 
+// Values say how many rows go to each member.
+// CHECK-LABEL: func.func @rows(
+func.func @rows(%x: tensor<2x12xf32>, %s: tensor<5xi64>, %r: tensor<5xi64>) -> tensor<6x12xf32> {
+  // CHECK: exec.all_to_all_rows %arg0 from %arg1 to %arg2 over @mesh <{"tp"}> : tensor<2x12xf32>, tensor<5xi64> -> tensor<6x12xf32>
+  %0 = spmd.all_to_all_rows %x from %s to %r over @mesh {"tp"} : tensor<2x12xf32>, tensor<5xi64> -> tensor<6x12xf32>
+  return %0 : tensor<6x12xf32>
+}
+
 // The number of a part is that of the member that has it; sums are put into what
 // is zero first.
 // CHECK-LABEL: func.func @parts(

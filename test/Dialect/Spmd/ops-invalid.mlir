@@ -296,3 +296,48 @@ func.func @f(%x: tensor<4x4xf32>) {
   %0 = spmd.reduce %x over @mesh {"mb"} dim 0 part 0 : tensor<4x4xf32> -> tensor<4x4xf32>
   return
 }
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>, %s: tensor<3xi64>) {
+  // expected-error @+1 {{cannot move data along the sequential axis "mb"}}
+  %0 = spmd.all_to_all_rows %x from %s to %s over @mesh {"mb"} : tensor<4x4xf32>, tensor<3xi64> -> tensor<8x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>, %s: tensor<3xi64>) {
+  // expected-error @+1 {{result type 'tensor<8x5xf32>' must have rows like those of 'tensor<4x4xf32>'}}
+  %0 = spmd.all_to_all_rows %x from %s to %s over @mesh {"x"} : tensor<4x4xf32>, tensor<3xi64> -> tensor<8x5xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>, %s: tensor<3xi64>) {
+  // expected-error @+1 {{result type 'tensor<8x4xbf16>' must have rows like those of 'tensor<4x4xf32>'}}
+  %0 = spmd.all_to_all_rows %x from %s to %s over @mesh {"x"} : tensor<4x4xf32>, tensor<3xi64> -> tensor<8x4xbf16>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>, %s: tensor<3xi64>) {
+  // expected-error @+1 {{needs 5 offsets, or as many for each of 4 positions, not 3}}
+  %0 = spmd.all_to_all_rows %x from %s to %s over @mesh {"x", "y"} : tensor<4x4xf32>, tensor<3xi64> -> tensor<8x4xf32>
+  return
+}
+
+// -----
+
+spmd.mesh @mesh <["x" = 2, "y" = 2, "mb" = 2]> sequential ["mb"]
+func.func @f(%x: tensor<4x4xf32>, %s: tensor<6xi64>) {
+  // expected-error @+1 {{dimension 0 of 'tensor<4x4xf32>' or 'tensor<7x4xf32>' is not divisible by 2}}
+  %0 = spmd.all_to_all_rows %x from %s to %s over @mesh {"x"} : tensor<4x4xf32>, tensor<6xi64> -> tensor<7x4xf32>
+  return
+}

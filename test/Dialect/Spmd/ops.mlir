@@ -24,13 +24,15 @@ func.func @shardings(
 }
 
 // CHECK-LABEL: func.func @movements(
-func.func @movements(%x: tensor<8x16xf32>, %after: tensor<f32>) {
+func.func @movements(%x: tensor<8x16xf32>, %after: tensor<f32>, %s: tensor<3xi64>) {
   // CHECK: spmd.all_gather %{{.*}} by <@mesh, [{"tp"}, {"dp"}]> : tensor<8x16xf32> -> tensor<64x32xf32>
   %0 = spmd.all_gather %x by <@mesh, [{"tp"}, {"dp"}]> : tensor<8x16xf32> -> tensor<64x32xf32>
   // CHECK: spmd.reduce_scatter max %{{.*}} by <@mesh, [{"tp":(1)2}, {}]> : tensor<8x16xf32> -> tensor<4x16xf32>
   %1 = spmd.reduce_scatter max %x by <@mesh, [{"tp":(1)2}, {}]> : tensor<8x16xf32> -> tensor<4x16xf32>
   // CHECK: spmd.all_to_all %{{.*}} over @mesh {"dp", "tp":(4)2} from 0 to 1 : tensor<8x16xf32> -> tensor<32x4xf32>
   %2 = spmd.all_to_all %x over @mesh {"dp", "tp":(4)2} from 0 to 1 : tensor<8x16xf32> -> tensor<32x4xf32>
+  // CHECK: spmd.all_to_all_rows %{{.*}} from %{{.*}} to %{{.*}} over @mesh {"dp"} : tensor<8x16xf32>, tensor<3xi64> -> tensor<12x16xf32>
+  %8 = spmd.all_to_all_rows %x from %s to %s over @mesh {"dp"} : tensor<8x16xf32>, tensor<3xi64> -> tensor<12x16xf32>
   // CHECK: spmd.permute %{{.*}} from <@mesh, [{"dp"}, {}]> to <@mesh, [{"tp":(2)2}, {}]> : tensor<8x16xf32>
   %3 = spmd.permute %x from <@mesh, [{"dp"}, {}]> to <@mesh, [{"tp":(2)2}, {}]> : tensor<8x16xf32>
   // CHECK: spmd.barrier %{{.*}} after %{{.*}} : tensor<8x16xf32>, tensor<f32>

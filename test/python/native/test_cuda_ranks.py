@@ -15,7 +15,8 @@ import pytest
 from cleave.testing.tools import build_dir, run_tool, tool
 from cuda_fake import FAKE, compile_both, fake_device  # noqa: F401
 from proofs import ALL
-from step_runs import differences, farther, model, run, run_apart, trip_apart
+from row_models import BYTES, check_steps, counts_of, inputs_of, rows_model
+from step_runs import differences, farther, model, run, run_apart, train_on_apart, trip_apart
 
 pytestmark = pytest.mark.skipif(
     not (FAKE / "libnccl.so.2").exists() or not (build_dir() / "lib" / "libcleave_cuda.so").exists(),
@@ -125,6 +126,23 @@ def test_ranks_that_share_a_gpu(layout, precision, tmp_path, monkeypatch):
         assert np.array_equal(given, others), how
         assert all(np.array_equal(v, found[k]) for k, v in parameters.items()), how
     assert not disagree(layout, precision, run(native), results["on"], tmp_path / "f32")
+
+
+@pytest.mark.parametrize("kind", BYTES if ALL else ["bf16"])
+def test_rows_to_all_ranks(kind, tmp_path, monkeypatch):
+    """As many as values say: by NCCL, whose calls the host makes when it knows them, and through the
+    host; a wrong number ends all ranks."""
+    ranks, held, room = 4, 5, 12
+    rng = np.random.default_rng(11)
+    counts = counts_of("uneven", ranks, held, rng)
+    inputs = inputs_of(ranks, held, room, counts, rng)
+    (tmp_path / "m.mlir").write_text(rows_model(ranks, held, room, kind))
+    _, device = compile_both(tmp_path / "m.mlir", tmp_path, "--optimizer=sgd", "--momentum=0")
+    wrong = {**inputs, "r": inputs["r"] + (np.arange(ranks * (ranks + 1)) == 2)}
+    for how in ("on", "off"):
+        monkeypatch.setenv("CLEAVE_NCCL", how)
+        check_steps(train_on_apart(device, inputs, 3), inputs, counts, 3, BYTES[kind])
+        assert "member 0" in train_on_apart(device, wrong)[3], how
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,28 @@ using namespace cleave::runtime;
 
 namespace {
 
+/// Rows to all members, and their wait.
+void addRows(Part &part) {
+  Command c;
+  c.kind = CommandKind::Collective;
+  c.timeClass = TimeClass::Communication;
+  c.collective.collective = CollectiveKind::AllToAllRows;
+  c.collective.axes = {{1, 1, 2}, {2, 2, 2}};
+  c.collective.src = {0, 0};
+  c.collective.dst = {1, 0};
+  c.collective.sizes = {8, 4};
+  c.collective.srcStrides = c.collective.dstStrides = {4, 1};
+  c.collective.sendOffsets = {3, 0};
+  c.collective.receiveOffsets = {3, 64};
+  c.collective.bound = 16;
+  c.collective.token = 8;
+  part.commands.push_back(c);
+  c = Command();
+  c.kind = CommandKind::Wait;
+  c.wait.token = 8;
+  part.commands.push_back(c);
+}
+
 /// A part that has each kind of command.
 Part samplePart() {
   Part part;
@@ -132,6 +154,7 @@ Part samplePart() {
                        {1, 64}, 2,    2,           2,      1,       1,
                        2,       2,    4,           {3, 0}};
   part.commands.push_back(c);
+  addRows(part);
   return part;
 }
 
@@ -206,6 +229,7 @@ TEST(Program, RoundTrip) {
   EXPECT_EQ(again->parts[0].commands[8].wait.token, 7);
   EXPECT_EQ(again->parts[0].commands[9], program.parts[0].commands[9]);
   EXPECT_EQ(again->parts[0].commands[10], program.parts[0].commands[10]);
+  EXPECT_EQ(again->parts[0].commands[11], program.parts[0].commands[11]);
   EXPECT_EQ(again->parts[0].scheduled, (ScheduledAction{"1F*", "forward", 1}));
 }
 
@@ -456,6 +480,49 @@ TEST(Program, ValidationSaysWhatIsWrongOnMeshes) {
         p.parts[0].commands.push_back(p.parts[0].commands[7]);
       },
       "token 7 is given to two collectives");
+}
+
+TEST(Program, ValidationSaysWhatIsWrongInRows) {
+  auto rows = [](auto change, const char *part) {
+    command(11, [&](Command &c) { change(c.collective); }, part);
+  };
+  using C = CollectiveCommand;
+  rows([](C &c) { c.bound = 300; }, "'dst' needs 4800 bytes");
+  rows([](C &c) { c.bound = -1; }, "negative number of rows");
+  rows([](C &c) { c.bound = 1LL << 61; }, "extent of 'dst'");
+  rows([](C &c) { c.sizes[0] = 300; }, "'src' needs 4800 bytes");
+  rows([](C &c) { c.sizes = {8}; }, "differ in length");
+  rows([](C &c) { c.sizes = c.srcStrides = c.dstStrides = {}; },
+       "rows have 1 to 8 dimensions");
+  rows([](C &c) { c.dstStrides[0] = 5; }, "rows must be dense");
+  rows([](C &c) { c.sizes = {8, -4}; }, "negative extent");
+  rows([](C &c) { c.sendOffsets = {2, 0}; }, "'sendOffsets' needs 40 bytes");
+  rows([](C &c) { c.receiveOffsets.buffer = -1; }, "'receiveOffsets' names");
+  rows([](C &c) { c.receiveOffsets.offset = 4; }, "offsets are not aligned");
+  rows([](C &c) { c.receiveOffsets.buffer = 1; }, "rows replace their offsets");
+  rows([](C &c) { c.dst = {0, 2048}; }, "rows are sent in place");
+  rows([](C &c) { c.more = {c}; }, "one block without offsets");
+  rows([](C &c) { c.srcOffsets = {0, 0, 0, 0}; }, "one block without offsets");
+  rows([](C &c) { c.sources = {0, 0, 0, 0}; }, "'sources' has 4 entries");
+  command(
+      7, [](Command &c) { c.collective.collective = CollectiveKind::Rotate; },
+      "a step of a reshard is no collective");
+  command(
+      7, [](Command &c) { c.collective.bound = 4; },
+      "only rows that go to all members have offsets and a bound");
+}
+
+/// Passes that order commands must know the reads and writes of rows.
+TEST(Program, RowsReadTheirOffsets) {
+  Part part = samplePart();
+  const Command &c = part.commands[11];
+  EXPECT_EQ(buffersOf(c), (std::set<int32_t>{0, 1, 3}));
+  EXPECT_EQ(writtenBuffersOf(c), (std::set<int32_t>{1}));
+  bool reads = false;
+  for (const BufferRange &range :
+       rangesOf(part, c.collective, &CollectiveBlock::src))
+    reads |= range.buffer == 3 && !range.written;
+  EXPECT_TRUE(reads);
 }
 
 /// The sample as a program for a device, with a launch of each kernel.

@@ -72,6 +72,13 @@ TEST_F(Movements, ElementsInRingTerms) {
            {"spmd.all_to_all %x over @mesh {\"y\"} from 1 to 0 : "
             "tensor<6x6xf64> -> tensor<2x18xf64>",
             "tensor<6x6xf64>", 24, 192},
+           // 2/3 * 24, as without room for more than even shares
+           {"spmd.all_to_all_rows %x from %s to %s over @mesh {\"y\"} : "
+            "tensor<12x2xbf16>, tensor<4xi64> -> tensor<24x2xbf16>",
+            "tensor<12x2xbf16>, %s: tensor<4xi64>", 16, 32},
+           {"spmd.all_to_all_rows %x from %s to %s over @mesh {\"y\"} : "
+            "tensor<24x2xbf16>, tensor<4xi64> -> tensor<12x2xbf16>",
+            "tensor<24x2xbf16>, %s: tensor<4xi64>", 16, 32},
            {"spmd.permute %x from <@mesh, [{\"x\":(1)2}]> to <@mesh, "
             "[{\"x\":(2)2}]> : tensor<24xf32>",
             "tensor<24xf32>", 24, 96},

@@ -213,6 +213,7 @@ double elementsSent(const Mesh &mesh, const Collective &move, double before,
     return share * before;
   case CollectiveKind::Send:
   case CollectiveKind::Receive:
+  case CollectiveKind::AllToAllRows:
     break;
   }
   return 0;

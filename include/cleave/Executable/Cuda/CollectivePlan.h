@@ -69,8 +69,12 @@ struct CollectiveMember {
 /// The number of members; of a transfer, two: the sender and the receiver.
 int32_t collectiveMembers(const CollectiveCommand &command);
 
-/// Whether the library can do it: it reduces no floats of 8 bits.
+/// Whether calls of the library are known before they are made: it reduces no
+/// floats of 8 bits, and values say how many rows go to whom.
 bool isPlannable(const CollectiveCommand &command);
+
+/// Whether values say how many rows go to whom.
+bool sendsRows(const CollectiveCommand &command);
 
 llvm::Expected<CollectivePlan> planCollective(const CollectiveCommand &command,
                                               const CollectiveMember &where);

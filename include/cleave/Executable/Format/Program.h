@@ -515,6 +515,12 @@ struct CollectiveCommand : CollectiveBlock {
   /// Broadcast: the member that sends; reduce: the member whose `dst` becomes
   /// the sum; `dst` of the others does not. Send, receive: the other end.
   int32_t root = 0;
+  /// Rows to all: of 64-bit integers, one more than members. `sizes` are those
+  /// of `src`, of which rows `sendOffsets[j]` to `sendOffsets[j + 1]` go to
+  /// member j; those of member i become rows `receiveOffsets[i]` on of the
+  /// `bound` rows of `dst`. Both are dense.
+  Ref sendOffsets, receiveOffsets;
+  int64_t bound = 0;
   /// Identifies the wait that ends it, later in the same part; if it ends
   /// later, in another action of the same micro-batch.
   int32_t token = 0;

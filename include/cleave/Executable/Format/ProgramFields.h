@@ -288,6 +288,9 @@ template <typename F> void fields(F &f, const CollectiveCommand *) {
   f("more", &C::more);
   f("sources", &C::sources);
   f("root", &C::root);
+  f("sendOffsets", &C::sendOffsets);
+  f("receiveOffsets", &C::receiveOffsets);
+  f("bound", &C::bound);
   f("token", &C::token);
   f("spans", &C::spans);
 }

@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /** Incremented with every change of this interface. */
-#define CLEAVE_COMMUNICATOR_ABI 7u
+#define CLEAVE_COMMUNICATOR_ABI 8u
 
 /** The largest number of dimensions of a block. */
 #define CLEAVE_BLOCK_DIMS 8
@@ -80,7 +80,14 @@ enum {
   CLEAVE_REDUCE,
   /** The second of two members receives the block of the first one. Each
       gives only its own address and strides: `src` or `dst`. */
-  CLEAVE_SEND
+  CLEAVE_SEND,
+  /** Rows of `src`, which has `sizes[0]`, go to `dst`, which has `bound`: rows
+      `send_offsets[j]` to `send_offsets[j + 1]` of member i become rows
+      `receive_offsets[i]` to `receive_offsets[i + 1]` of member j, and all
+      other rows of `dst` are 0. Where members do not agree on the sizes, or
+      exceed the rows of `src` or `dst`, all of them fail before any row is
+      sent or written. Both are dense; there is one block. */
+  CLEAVE_ALL_TO_ALL_ROWS
 };
 
 /**
@@ -108,6 +115,11 @@ struct cleave_collective {
   const int32_t *sources;
   /** Broadcast, reduce: a member. */
   int32_t root;
+  /** Rows to all: one more than members, the first of which is 0. They are
+      read between `start` and the end of `wait`. */
+  const int64_t *send_offsets;
+  const int64_t *receive_offsets;
+  int64_t bound;
 };
 
 /** The threads of a rank: `run` calls `body` on each of `threads` threads. */

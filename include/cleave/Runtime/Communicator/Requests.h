@@ -94,22 +94,29 @@ struct Communication : Sent {
 /// The sums of what one rank sends in the runs of an entry.
 class SentSums {
 public:
+  /// Rows to all: how many are sent is known when it runs.
+  struct Rows {
+    const int64_t *offsets;
+    int64_t member, members;
+    /// Of a row.
+    double elements, bytes;
+  };
   /// Where a collective is counted.
   struct Counter {
     size_t index = 0;
     /// What it sends, if it may be skipped: it is then counted when it runs.
     const Sent *optional = nullptr;
+    const Rows *rows = nullptr;
   };
 
-  /// Adds a collective of rank `rank`, which may be skipped or not.
+  /// Adds a collective of rank `rank`, which may be skipped or not. Of rows to
+  /// all, `sendOffsets` are there when it runs.
   Counter add(const Program &program, int rank,
-              const CollectiveCommand &command, bool optional);
+              const CollectiveCommand &command, bool optional,
+              const char *sendOffsets = nullptr);
   /// Starts a run, with what every run sends.
   void begin();
-  void ran(const Counter &counter) {
-    if (counter.optional)
-      sums[counter.index].add(*counter.optional);
-  }
+  void ran(const Counter &counter);
   void took(const Counter &counter, int64_t nanoseconds) {
     sums[counter.index].nanoseconds += nanoseconds;
   }
@@ -119,6 +126,7 @@ public:
 private:
   std::vector<Communication> sums, always;
   std::deque<Sent> optional;
+  std::deque<Rows> rows;
 };
 
 } // namespace cleave::runtime

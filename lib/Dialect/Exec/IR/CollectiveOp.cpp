@@ -75,18 +75,27 @@ static bool canReduce(Type type, ReductionKind reduction) {
          (type.isInteger(8) || type.isInteger(1));
 }
 
+/// Checks that a collective can run along `axes`.
+static LogicalResult verifyAxes(Operation *op, const spmd::Mesh &mesh,
+                                ArrayRef<spmd::AxisRef> axes) {
+  for (const spmd::AxisRef &axis : axes) {
+    if (std::optional<std::string> why = mesh.check(axis))
+      return op->emitOpError() << *why;
+    if (mesh.isSequential(axis))
+      return op->emitOpError("cannot run along the sequential axis ")
+             << axis.str();
+  }
+  return success();
+}
+
 LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto meshOp =
       symbols.lookupNearestSymbolFrom<spmd::MeshOp>(*this, getMeshAttr());
   if (!meshOp)
     return emitOpError("unknown mesh ") << getMeshAttr();
   spmd::Mesh mesh = meshOp.getMesh();
-  for (const spmd::AxisRef &axis : getAxes().getAxes()) {
-    if (std::optional<std::string> why = mesh.check(axis))
-      return emitOpError() << *why;
-    if (mesh.isSequential(axis))
-      return emitOpError("cannot run along the sequential axis ") << axis.str();
-  }
+  if (failed(verifyAxes(*this, mesh, getAxes().getAxes())))
+    return failure();
   using Kind = CollectiveKind;
   Kind kind = getKind();
   auto from = cast<RankedTensorType>(getInput().getType());
@@ -117,5 +126,48 @@ LogicalResult CollectiveOp::verifySymbolUses(SymbolTableCollection &symbols) {
         return source < 0 || source >= getMembers();
       }))
     return emitOpError("sources needs ") << sources << " members of the group";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// exec.all_to_all_rows
+//===----------------------------------------------------------------------===//
+
+int64_t AllToAllRowsOp::getMembers() {
+  spmd::MeshOp mesh = spmd::lookupMesh(*this, getMeshAttr());
+  return mesh ? mesh.getMesh().size(getAxes().getAxes()) : 1;
+}
+
+bool AllToAllRowsOp::canReadOperand(unsigned, RankedTensorType type) {
+  return isDense(type);
+}
+
+double AllToAllRowsOp::getEvenElements() {
+  return std::min(getInput().getType().getNumElements(),
+                  getType().getNumElements());
+}
+
+LogicalResult AllToAllRowsOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto meshOp =
+      symbols.lookupNearestSymbolFrom<spmd::MeshOp>(*this, getMeshAttr());
+  if (!meshOp)
+    return emitOpError("unknown mesh ") << getMeshAttr();
+  if (failed(verifyAxes(*this, meshOp.getMesh(), getAxes().getAxes())))
+    return failure();
+  auto from = cast<RankedTensorType>(getInput().getType());
+  RankedTensorType to = getType();
+  if (from.getRank() == 0 || from.getRank() > 8 ||
+      to.getRank() != from.getRank() ||
+      to.getElementType() != from.getElementType() ||
+      to.getShape().drop_front() != from.getShape().drop_front())
+    return emitOpError("result type ")
+           << to << " must have rows like those of " << from;
+  if (!isDense(from) || !isDense(to) || !isDense(getSendOffsets().getType()) ||
+      !isDense(getReceiveOffsets().getType()))
+    return emitOpError("needs dense operands and a dense result");
+  int64_t count = getMembers() + 1;
+  if (getSendOffsets().getType().getDimSize(0) != count)
+    return emitOpError("needs ") << count << " offsets, not "
+                                 << getSendOffsets().getType().getDimSize(0);
   return success();
 }

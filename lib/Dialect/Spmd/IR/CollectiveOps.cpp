@@ -231,6 +231,52 @@ double AllToAllOp::getElementsSent(const Mesh &mesh) {
 }
 
 //===----------------------------------------------------------------------===//
+// spmd.all_to_all_rows
+//===----------------------------------------------------------------------===//
+
+LogicalResult AllToAllRowsOp::verifySymbolUses(SymbolTableCollection &) {
+  if (failed(verifyAxes(*this, getMeshAttr(), getAxes().getAxes())))
+    return failure();
+  Mesh mesh = lookupMesh(*this, getMeshAttr()).getMesh();
+  if (failed(verifyDevices(*this, mesh, getAxes().getAxes())))
+    return failure();
+  auto type = cast<RankedTensorType>(getInput().getType()),
+       result = cast<RankedTensorType>(getOutput().getType());
+  if (type.getRank() == 0 || result.getRank() != type.getRank() ||
+      result.getElementType() != type.getElementType() ||
+      result.getShape().drop_front() != type.getShape().drop_front())
+    return emitOpError("result type ")
+           << result << " must have rows like those of " << type;
+  int64_t parts = mesh.size(getAxes().getAxes()), count = parts + 1;
+  int64_t given =
+      cast<RankedTensorType>(getSendOffsets().getType()).getDimSize(0);
+  if (given == count)
+    return success();
+  if (given != parts * count)
+    return emitOpError("needs ") << count << " offsets, or as many for each of "
+                                 << parts << " positions, not " << given;
+  if (type.getDimSize(0) % parts != 0 || result.getDimSize(0) % parts != 0)
+    return emitOpError("dimension 0 of ")
+           << type << " or " << result << " is not divisible by " << parts;
+  return success();
+}
+
+FlatSymbolRefAttr AllToAllRowsOp::getCommunicationMesh() {
+  return getMeshAttr();
+}
+
+AxisList AllToAllRowsOp::getCommunicationAxes() {
+  return AxisList(getAxes().getAxes());
+}
+
+/// One of the two may have room for more than even shares.
+double AllToAllRowsOp::getElementsSent(const Mesh &mesh) {
+  return elementsSent(
+      mesh, getAxes().getAxes(), CollectiveKind::AllToAllRows,
+      std::min(elementsOf(getInput()), elementsOf(getOutput())));
+}
+
+//===----------------------------------------------------------------------===//
 // spmd.permute
 //===----------------------------------------------------------------------===//
 
@@ -351,6 +397,47 @@ cleave::graph::ShardingRule RotateOp::getShardingRule() {
       rule, factorsBehind(rule, type, getDim(), partsOf(*this)), getDim());
   rule.operands = {mapping};
   rule.results = {mapping};
+  rule.linear = {{0}};
+  return rule;
+}
+
+//===----------------------------------------------------------------------===//
+// The rule of spmd.all_to_all_rows
+//===----------------------------------------------------------------------===//
+
+/// The parts of unsharded tensors are the first factor; the rows of a part stay
+/// together.
+cleave::graph::ShardingRule AllToAllRowsOp::getShardingRule() {
+  graph::ShardingRule rule;
+  auto offsets = cast<RankedTensorType>(getSendOffsets().getType()),
+       type = cast<RankedTensorType>(getInput().getType()),
+       result = cast<RankedTensorType>(getOutput().getType());
+  int64_t parts = partsOf(*this);
+  bool whole = parts > 1 && offsets.getDimSize(0) != parts + 1;
+  if (whole)
+    rule.addFactor(parts, graph::FactorKind::Parallel,
+                   graph::ReductionKind::Sum, graph::PaddingNeed::Refused);
+  // The first dimension of a tensor.
+  auto first = [&](RankedTensorType tensor) {
+    llvm::SmallVector<int64_t, 2> factors;
+    if (whole)
+      factors.push_back(0);
+    int64_t size = tensor.getDimSize(0) / (whole ? parts : 1);
+    if (size != 1)
+      factors.push_back(rule.addFactor(size, graph::FactorKind::Replicated));
+    return factors;
+  };
+  graph::FactorMapping input{first(type)}, list{first(offsets)},
+      output{first(result)};
+  for (int64_t size : type.getShape().drop_front()) {
+    llvm::SmallVector<int64_t, 2> factors;
+    if (size != 1)
+      factors.push_back(rule.addFactor(size));
+    input.push_back(factors);
+    output.push_back(factors);
+  }
+  rule.operands = {input, list, list};
+  rule.results = {output};
   rule.linear = {{0}};
   return rule;
 }

@@ -135,6 +135,37 @@ def run_apart(artifact, steps=2, **options):
         return pool.apply_async(run, (artifact, steps), options).get(60)
 
 
+def train_on(artifact, inputs, steps=1, **options):
+    """The losses, the parameters after these steps with a rate of 1, what the first rank has sent in the
+    last one, and the message that ended them. `inputs` has inputs and parameters."""
+    session = _runtime.open(str(artifact), **options)
+    for tensor in session.tensors():
+        values = inputs.get(tensor["name"])
+        if tensor["name"] == "lr":
+            values = np.ones(tensor["shape"])
+        if values is not None:
+            session.write(tensor["name"], np.frombuffer(
+                values.astype(TYPES[tensor["dtype"]]).tobytes(), np.uint8))
+    losses, message = [], ""
+    for number in range(steps):
+        message = session.run("train", 0, number)
+        if message:
+            break
+        losses.append(float(np.frombuffer(session.read("loss"), np.float32)[0]))
+    found = {} if message else {
+        t["name"]: np.frombuffer(session.read(t["name"]), np.float32).reshape(t["shape"])
+        for t in session.tensors() if t["role"] == "parameter"}
+    sent = session.communication()
+    session.close()
+    return losses, found, sent, message
+
+
+def train_on_apart(artifact, inputs, steps=1, **options):
+    """In another process, as `run_apart`."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(train_on, (artifact, inputs, steps), options).get(60)
+
+
 def trip(artifact, steps, **options):
     """After `steps` good ones runs a step with an infinite weight. Returns its message, and the
     names of parameters and state that the good steps, that step, and another good one changed."""

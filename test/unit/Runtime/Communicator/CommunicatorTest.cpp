@@ -86,6 +86,24 @@ TEST(CommunicatorTest, LargeBlocksAreSplitAmongTheTeam) {
     });
 }
 
+TEST(CommunicatorTest, RowsToAll) {
+  cleave_team three{nullptr, 3, runOnThree};
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    int ranks = 1 + static_cast<int>(seed % 8);
+    runRanks(ranks, seed % 9 ? test::singleThread() : three,
+             [&](cleave_communicator *c) {
+               EXPECT_EQ(test::runRowTrial(c, seed), "");
+             });
+  }
+}
+
+TEST(CommunicatorTest, RowsOfWrongNumbersEndAll) {
+  for (auto [fault, text] : test::kRowFaults)
+    runRanks(3, test::singleThread(), [&](cleave_communicator *c) {
+      EXPECT_EQ(test::runRowFault(c, fault), text) << fault;
+    });
+}
+
 TEST(CommunicatorTest, MoreRanksThanCores) {
   runRanks(32, test::singleThread(), [&](cleave_communicator *c) {
     EXPECT_EQ(test::runTrial(c, 7, 50), "");

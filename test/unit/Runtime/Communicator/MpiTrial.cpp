@@ -7,10 +7,11 @@
 //
 // Started by mpirun, with the plugin's path: runs drawn collectives, with
 // "kinds N" such of each kind, of about N elements at most, and with "large"
-// some of more bytes than an int counts. With the name of a fault and a rank,
-// that rank stops, ends, fails, closes or is slow while the others wait for it;
-// what they are told is printed, and when. One that is late goes on when the
-// others have ended.
+// some of more bytes than an int counts; with "rows" rows to all, of which one
+// rank gives a wrong number where a fault is named. With the name of a fault
+// and a rank, that rank stops, ends, fails, closes or is slow while the others
+// wait for it; what they are told is printed, and when. One that is late goes
+// on when the others have ended.
 //
 //===----------------------------------------------------------------------===//
 
@@ -52,6 +53,28 @@ static int runTrials(cleave_communicator *c) {
   if (c->rank == 0)
     std::printf("all is well with %d ranks\n", c->size);
   return 0;
+}
+
+/// Rows to all, then such of which one gives a wrong number.
+static int runRows(cleave_communicator *c, const char *fault) {
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    std::string problem = cleave::test::runRowTrial(c, seed);
+    if (problem.empty())
+      continue;
+    std::printf("%s\n", problem.c_str());
+    c->api->fail(c, problem.c_str());
+    return 1;
+  }
+  if (c->rank == 0)
+    std::printf("rows are well with %d ranks\n", c->size);
+  if (!fault)
+    return 0;
+  std::printf("rank %d was told: %s\n", c->rank,
+              cleave::test::runRowFault(c, fault).c_str());
+  std::fflush(stdout);
+  // The launcher ends all processes with the first.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  return 1;
 }
 
 static int runKinds(cleave_communicator *c, int64_t largest) {
@@ -211,7 +234,7 @@ static int runFault(cleave_communicator *c, const char *fault, int who) {
 int main(int argc, char **argv) {
   if (argc < 2 || argc > 4) {
     std::fprintf(stderr,
-                 "usage: %s plugin [large | kinds elements | "
+                 "usage: %s plugin [large | rows [fault] | kinds elements | "
                  "elements|strides|fewer|same rank | "
                  "stop|end|fail|close|slow|late rank]\n",
                  argv[0]);
@@ -241,6 +264,7 @@ int main(int argc, char **argv) {
   };
   int code = argc == 2       ? runTrials(c)
              : is({"large"}) ? runLarge(c)
+             : is({"rows"})  ? runRows(c, argc > 3 ? argv[3] : nullptr)
              : is({"kinds"}) ? runKinds(c, number)
              : is({"elements", "strides", "fewer", "same"})
                  ? runDiffering(c, argv[2], number)

@@ -137,6 +137,43 @@ TEST(SocketWorldTest, DrawnCollectives) {
     });
 }
 
+TEST(SocketWorldTest, RowsToAll) {
+  for (int ranks : {1, 2, 3, 4, 8})
+    runRanks(ranks, [&](cleave_communicator *c) {
+      for (uint64_t seed = 0; seed < 8; ++seed)
+        ASSERT_EQ(test::runRowTrial(c, seed), "");
+    });
+}
+
+TEST(SocketWorldTest, RowsOfWrongNumbersEndAll) {
+  for (auto [fault, text] : test::kRowFaults)
+    runRanks(3, [&](cleave_communicator *c) {
+      EXPECT_EQ(test::runRowFault(c, fault), text) << fault;
+    });
+}
+
+/// A rank that ends while others wait for its numbers.
+TEST(SocketWorldTest, RowsOfARankThatEnds) {
+  runRanks(3, [&](cleave_communicator *c) {
+    int64_t offsets[] = {0, 2, 4, 6};
+    std::vector<float> in(6, 1.0f), out(6, 7.0f);
+    cleave_collective what =
+        collectiveOf(CLEAVE_ALL_TO_ALL_ROWS, in.data(), out.data(), 6);
+    what.bound = 6;
+    what.send_offsets = what.receive_offsets = offsets;
+    cleave_group *group = groupOfAll(c);
+    cleave_request *request = c->api->prepare(group, &what, 1);
+    ASSERT_EQ(c->api->barrier(group), 0);
+    if (c->rank == 1)
+      return;
+    EXPECT_TRUE(c->api->start(request) || c->api->wait(request));
+    EXPECT_STREQ(c->api->error(c),
+                 "rank 1: has closed the program while others wait for it");
+    EXPECT_EQ(out, std::vector<float>(6, 7.0f));
+    c->api->release(request);
+  });
+}
+
 TEST(SocketWorldTest, LargeMessages) {
   runRanks(3, [&](cleave_communicator *c) {
     for (int32_t kind = CLEAVE_ALL_REDUCE; kind <= CLEAVE_SEND; ++kind)

@@ -449,6 +449,35 @@ def Exec_CollectiveOp : Exec_Command<"collective",
   }];
 }
 
+def Exec_AllToAllRowsOp : Exec_Command<"all_to_all_rows",
+    [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>,
+     AllTypesMatch<["send_offsets", "receive_offsets"]>],
+    ["canReadOperand"]> {
+  let summary = "Sends rows to all ranks of a group, as many as values say";
+  let description = [{
+    Defined as `spmd.all_to_all_rows`.
+    ```mlir
+    %y = exec.all_to_all_rows %x from %s to %r over @mesh #spmd.axes<{"ep"}>
+        : tensor<8x4xf32>, tensor<3xi64> -> tensor<12x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input,
+                       TensorRankOf<[I64], [1]>:$send_offsets,
+                       TensorRankOf<[I64], [1]>:$receive_offsets,
+                       FlatSymbolRefAttr:$mesh, Exec_MeshAxesAttr:$axes);
+  let results = (outs AnyRankedTensor:$output);
+  let assemblyFormat = [{
+    $input `from` $send_offsets `to` $receive_offsets `over` $mesh $axes
+    attr-dict `:` type($input) `,` type($send_offsets) `->` type($output)
+  }];
+  let extraClassDeclaration = [{
+    /// The number of ranks of a group.
+    int64_t getMembers();
+    /// The elements of each rank's message to all, with even shares.
+    double getEvenElements();
+  }];
+}
+
 def Exec_SendOp : Exec_Command<"send", [], ["canReadOperand"]> {
   let summary = "Begins to send a value to another pipeline position";
   let description = [{

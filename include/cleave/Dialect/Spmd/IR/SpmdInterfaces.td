@@ -22,6 +22,7 @@ def Spmd_CommunicationOpInterface : OpInterface<"CommunicationOpInterface"> {
     |---|---|
     | all_reduce | 2(N-1)/N n |
     | all_gather, reduce_scatter, all_to_all | (N-1)/N n |
+    | all_to_all_rows | (N-1)/N n, n the elements of the smaller one: with even shares |
     | permute | n; 0 where a position keeps its own shard |
     | rotate | n |
     | broadcast, reduce | (N-1)/N n, n the elements of the part |

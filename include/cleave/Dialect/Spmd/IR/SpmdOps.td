@@ -124,6 +124,36 @@ def Spmd_AllToAllOp : Spmd_CollectiveOp<"all_to_all"> {
   }];
 }
 
+def Spmd_AllToAllRowsOp
+    : Spmd_CollectiveOp<"all_to_all_rows",
+                      [AllTypesMatch<["send_offsets", "receive_offsets"]>,
+                       DeclareOpInterfaceMethods<Graph_ShardingRuleOpInterface>]> {
+  let summary = "Sends rows to all positions, as many as values say";
+  let description = [{
+    With P positions along `axes`, rows `send_offsets[p]` to `send_offsets[p+1] -
+    1` of the operand go to position p, and those of position p become rows
+    `receive_offsets[p]` to `receive_offsets[p+1] - 1` of the result; its other
+    rows are 0. Both lists have P+1 numbers, the first of which is 0. The inverse
+    is the op itself with the offsets swapped. Where positions do not agree on
+    the sizes, or exceed the rows of operand or result, it is an error at all of
+    them, and no row is sent. On unsharded tensors dimension 0 of each is divided
+    into one part for each position, so that there are P (P+1) offsets.
+    ```mlir
+    %y = spmd.all_to_all_rows %x from %s to %r over @mesh {"ep"}
+        : tensor<8x4xf32>, tensor<3xi64> -> tensor<12x4xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input,
+                       TensorRankOf<[I64], [1]>:$send_offsets,
+                       TensorRankOf<[I64], [1]>:$receive_offsets,
+                       FlatSymbolRefAttr:$mesh, Spmd_AxesAttr:$axes);
+  let assemblyFormat = [{
+    $input `from` $send_offsets `to` $receive_offsets `over` $mesh
+    custom<AxisList>($axes) attr-dict
+    `:` type($input) `,` type($send_offsets) `->` type($output)
+  }];
+}
+
 def Spmd_PermuteOp
     : Spmd_CollectiveOp<"permute", [SameOperandsAndResultType],
                       ["getElementsSentBy"]> {

@@ -34,7 +34,7 @@ MemoryKind cleave::exec::kindOf(const PartBuffer &buffer) {
   return buffer.scratchOf                            ? MemoryKind::Library
          : buffer.gradient                           ? MemoryKind::Gradients
          : writer && isa<FetchOp>(writer.getOwner()) ? MemoryKind::Fetched
-         : writer && isa<CollectiveOp>(writer.getOwner())
+         : writer && isa<CollectiveOp, AllToAllRowsOp>(writer.getOwner())
              ? MemoryKind::Communication
              : MemoryKind::Temporaries;
 }

@@ -181,6 +181,7 @@ std::optional<std::string> cleave::spmd::applyCollective(const Mesh &mesh,
     break;
   case CollectiveKind::Send:
   case CollectiveKind::Receive:
+  case CollectiveKind::AllToAllRows:
     return "is no collective of a reshard";
   }
   if (move.kind == CollectiveKind::AllGather)
@@ -316,6 +317,7 @@ Value cleave::spmd::buildCollective(OpBuilder &builder, Location loc,
     break;
   case CollectiveKind::Send:
   case CollectiveKind::Receive:
+  case CollectiveKind::AllToAllRows:
     llvm_unreachable("no collective of a reshard");
   }
   annotate(op, ShardingAttr::get(meshName, move.sharding), global);

@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 #include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
+#include "cleave/Dialect/Spmd/IR/AxesText.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/OpFactors.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
@@ -50,6 +51,9 @@ public:
           return failure();
       } else if (auto barrier = dyn_cast<BarrierOp>(op)) {
         if (failed(verifySame(barrier)))
+          return failure();
+      } else if (auto rows = dyn_cast<AllToAllRowsOp>(op)) {
+        if (failed(verifyRows(rows)))
           return failure();
       } else if (!isa<ShardOffsetOp>(op) && !op.hasAttr(kOfDeviceAttr) &&
                  failed(verifyOp(&op))) {
@@ -138,6 +142,31 @@ private:
                << " of " << into.global;
     }
     return verifyClaim(op, expected, global);
+  }
+
+  /// Checks that dimension 0 is sharded over the axes of the collective, and
+  /// the others alike.
+  LogicalResult verifyRows(AllToAllRowsOp op) {
+    ArrayRef<AxisRef> axes = op.getAxes().getAxes();
+    auto verify = [&](Value value) -> LogicalResult {
+      const Sharding &sharding = claims.find(value)->second.sharding;
+      if (mesh.significant(sharding.dims[0]) == mesh.significant(axes))
+        return success();
+      return op.emitOpError("sends rows over ")
+             << setOfAxes(AxisList(axes)) << " of a value of sharding "
+             << sharding.str()
+             << ", where they are not the axes of dimension 0";
+    };
+    for (Value operand : op->getOperands())
+      if (failed(verify(operand)))
+        return failure();
+    for (Value offsets : {op.getSendOffsets(), op.getReceiveOffsets()})
+      if (!claims.find(offsets)->second.sharding.partial.empty())
+        return op.emitOpError("has partial offsets");
+    const Claim &from = claims.find(op.getInput())->second;
+    SmallVector<int64_t> shape(from.global.getShape());
+    shape[0] = op.getOutput().getType().getDimSize(0) * mesh.size(axes);
+    return verifyClaim(op, from.sharding, from.global.clone(shape));
   }
 
   LogicalResult verifySame(BarrierOp op) {
