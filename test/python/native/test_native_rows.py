@@ -3,6 +3,8 @@
 """Rows that each rank sends to each, as many as values say: the interpreter beside a definition in
 NumPy, and native code on threads beside the interpreter."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 from native_values import compare
@@ -10,7 +12,8 @@ from native_values import compare
 from cleave.testing.tools import ToolError, interpret, optimize, run_tool, tool
 from proofs import ALL
 from row_models import BYTES, PATTERNS, check_steps, counts_of, exchanged, inputs_of, rows_model
-from step_runs import train_on
+from socket_runs import free_port
+from step_runs import train_as, train_on
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -83,6 +86,26 @@ def test_steps_count_what_is_sent(ranks, tmp_path):
     inputs = inputs_of(ranks, 6, 6 * ranks, counts, rng)
     artifact = compiled(tmp_path, rows_model(ranks, 6, 6 * ranks, "f32"))
     check_steps(train_on(artifact, inputs, 3), inputs, counts, 3)
+
+
+def test_ranks_that_are_processes(tmp_path):
+    """They send rows by sockets, and are all told of a wrong number."""
+    rng = np.random.default_rng(21)
+    counts = counts_of("uneven", 2, 6, rng)
+    inputs = inputs_of(2, 6, 12, counts, rng)
+    wrong = {**inputs, "r": inputs["r"] + (np.arange(6) == 2)}
+    artifact = compiled(tmp_path, rows_model(2, 6, 12, "f32"))
+    for given in (inputs, wrong):
+        port = free_port()
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            ranks = [pool.apply_async(train_as, ({"RANK": str(rank), "WORLD_SIZE": "2", "CLEAVE_PORT": port},
+                                                 artifact, given, 3)) for rank in range(2)]
+            outcomes = [rank.get(60) for rank in ranks]
+        if given is inputs:
+            check_steps(outcomes[0], inputs, counts, 3)
+        else:
+            for outcome in outcomes:
+                assert "an all-to-all of rows: member" in outcome[3], outcome
 
 
 def test_a_buffer_that_overflows_changes_nothing(tmp_path):

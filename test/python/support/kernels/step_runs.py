@@ -166,6 +166,12 @@ def train_on_apart(artifact, inputs, steps=1, **options):
         return pool.apply_async(train_on, (artifact, inputs, steps), options).get(60)
 
 
+def train_as(variables, artifact, inputs, steps):
+    """`train_on` as one of several processes, which these variables say."""
+    os.environ.update(variables)
+    return train_on(artifact, inputs, steps)
+
+
 def trip(artifact, steps, **options):
     """After `steps` good ones runs a step with an infinite weight. Returns its message, and the
     names of parameters and state that the good steps, that step, and another good one changed."""
