@@ -3,6 +3,7 @@
 """Rows that each rank sends to each, as many as values say: the interpreter beside a definition in
 NumPy, and native code on threads beside the interpreter."""
 
+import json
 import multiprocessing
 
 import numpy as np
@@ -86,6 +87,17 @@ def test_steps_count_what_is_sent(ranks, tmp_path):
     inputs = inputs_of(ranks, 6, 6 * ranks, counts, rng)
     artifact = compiled(tmp_path, rows_model(ranks, 6, 6 * ranks, "f32"))
     check_steps(train_on(artifact, inputs, 3), inputs, counts, 3)
+
+
+def test_plans_count_even_shares(tmp_path):
+    """Of P ranks each sends (P-1)/P of its rows there, and as many back, however much room there is."""
+    artifact = compiled(tmp_path, rows_model(4, 6, 24, "bf16"), f"--report={tmp_path / 'report.json'}")
+    assert artifact.exists()
+    told = json.loads((tmp_path / "report.json").read_text())["communication"]["train"]
+    [rows] = [one for one in told["totals"] if one["kind"] == "all_to_all_rows"]
+    assert rows["axes"] == '"ep"' and rows["count"] in (2, 4)
+    elements = rows["count"] * 6 * 3 * 3 / 4
+    assert (rows["elements"], rows["bytes"]) == (elements, 2 * elements)
 
 
 def test_ranks_that_are_processes(tmp_path):
