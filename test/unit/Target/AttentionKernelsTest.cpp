@@ -840,6 +840,74 @@ TEST(AttentionKernels, AttentionOfSpecialNumbers) {
   }
 }
 
+/// Documents that are packed in a row: tiles of other documents are not
+/// computed. Numbers of one document that are none reach no other one, though a
+/// probability of 0 times them would.
+TEST(AttentionKernels, OtherDocumentsAreSkipped) {
+  constexpr int64_t length = 128, positions = 4 * length, size = 32;
+  for (DType type : {DType::F32, DType::BF16, DType::F16})
+    for (bool causal : {true, false}) {
+      SCOPED_TRACE(dtypeName(type).str() + (causal ? ", causal" : ""));
+      Random random{7};
+      Memory memory;
+      std::vector<int64_t> documents;
+      for (int64_t i = 0; i < positions; ++i)
+        documents.push_back(i / length);
+      auto isPoisoned = [&](int64_t i) { return documents[size_t(i)] == 1; };
+      auto view = [&](bool output) {
+        HeadView result;
+        result.stridePosition = size;
+        result.strideHead = result.strideBatch = positions * size;
+        std::vector<float> values = random.floats(positions * size);
+        for (int64_t i = 0; i < positions * size; ++i)
+          if (!output && isPoisoned(i / size))
+            values[size_t(i)] = NAN;
+        if (type == DType::F32) {
+          result.ref = memory.add(values);
+          return result;
+        }
+        std::vector<unsigned short> narrow;
+        for (float x : values)
+          narrow.push_back(narrowNumber(x, type));
+        result.ref = memory.add(narrow);
+        return result;
+      };
+      Command command = commandOf(CommandKind::AttentionForward);
+      AttentionCommand &c = command.attention;
+      c.batch = c.heads = c.kvHeads = c.globalHeads = 1;
+      c.queries = c.keys = c.globalQueries = c.globalKeys = positions;
+      c.headSize = c.valueSize = size;
+      c.scale = 0.2f;
+      c.causal = causal;
+      c.type = c.resultType = type;
+      c.querySegments = c.keySegments = memory.add(documents);
+      for (HeadView *input : {&c.q, &c.k, &c.v, &c.dO})
+        *input = view(false);
+      for (HeadView *output : {&c.o, &c.dQ, &c.dK, &c.dV})
+        *output = view(true);
+      c.lse = memory.add(4 * positions, 4);
+      c.scratchBytesPerThread = std::max(attentionScratchBytes(c, false),
+                                         attentionScratchBytes(c, true));
+      c.scratch =
+          memory.add(std::max<int64_t>(c.scratchBytesPerThread, 8 * positions));
+      auto check = [&](const char *name, const HeadView &results) {
+        for (int64_t i = 0; i < positions * size; ++i)
+          ASSERT_EQ(std::isnan(numberAt(memory.at(results.ref), i, type)),
+                    isPoisoned(i / size))
+              << name << " " << i / size;
+      };
+      execute(command, memory);
+      check("o", c.o);
+      command.kind = CommandKind::AttentionBackward;
+      execute(command, memory);
+      check("dQ", c.dQ);
+      check("dK", c.dK);
+      check("dV", c.dV);
+      if (HasFatalFailure())
+        return;
+    }
+}
+
 TEST(AttentionKernels, Limits) {
   Command command = commandOf(CommandKind::AttentionForward);
   command.attention.headSize = 257;
