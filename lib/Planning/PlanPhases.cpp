@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/PlanPhases.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Pipelines/DumpPhases.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Planning/ChooseRecompute.h"
@@ -46,6 +47,18 @@ static LogicalResult checkSizes(ModuleOp module) {
     return WalkResult::advance();
   });
   return failure(walked.wasInterrupted());
+}
+
+/// Operations of attention are counted without its segments, which are data.
+static void remarkSegments(ModuleOp module) {
+  module.walk([](graph::AttentionOp op) {
+    if (!op.getSegments())
+      return WalkResult::advance();
+    op.emitRemark("attention has segments: its operations are counted as those "
+                  "of whole rows, and a step computes scores within segments "
+                  "only");
+    return WalkResult::interrupt();
+  });
 }
 
 LogicalResult
@@ -97,6 +110,7 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
     if (decisions && phase == Phase::Local) {
       decisions->replicated = findReplicated(module);
       remarkReplicated(decisions->replicated);
+      remarkSegments(module);
     }
     if (decisions && phase == Phase::Scheduled) {
       decisions->operations = findOperations(module);
