@@ -176,6 +176,7 @@ class Builder:
     def _reason(self, error: _cleave.CompileError, traced: TracedModel,
                 options: Mapping[str, Any]) -> str:
         """The compiler's message, with what Python knows of it."""
+        from ..trace.balance import parts_note
         from ..trace.call_plan import samples_note
 
         message = readable_places(str(error)) or (
@@ -186,6 +187,8 @@ class Builder:
         if getattr(error, "couples_samples", False):
             message = coupled_samples(message, options.get("micro_batches", 1),
                                       options.get("deterministic"))
+            if self.settings.balance_loss == "model":
+                message += parts_note(self.model, "deterministic" in options)
         if " samples" in message:
             message += samples_note({n: torch.empty(shape, device="meta")
                                      for n, (shape, _) in traced.input_types.items()})

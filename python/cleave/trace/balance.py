@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import types
 from typing import Any, Callable, Iterator
 
 import torch
@@ -29,6 +30,21 @@ NONE = ("balance_loss says over which tokens a loss that balances experts is tak
         "output_router_logits=True; or leave balance_loss out")
 
 
+def _files(module: torch.nn.Module) -> dict[int, types.ModuleType]:
+    """Returns the files of code of `module` that have a loss of this name, by their ids."""
+    return {id(found): found for m in module.modules()
+            if _NAME in vars(found := sys.modules[type(m).__module__])}
+
+
+def parts_note(module: torch.nn.Module, in_grains: bool) -> str:
+    """Returns the end of an error message about samples that are coupled; empty if the model's code
+    has no loss that balances experts. `in_grains`: micro-batches are grains of the batch."""
+    each = "each sample" if in_grains else "each micro-batch"
+    value = "sequence" if in_grains else "micro-batch"
+    return (f"; a loss that balances experts is taken over {each} by "
+            f'numerics=cleave.Numerics(balance_loss="{value}")' if _files(module) else "")
+
+
 @contextlib.contextmanager
 def balanced(module: torch.nn.Module, parts: int) -> Iterator[list[int]]:
     """Context manager in which losses that balance experts are the mean of those of `parts` equal
@@ -37,8 +53,7 @@ def balanced(module: torch.nn.Module, parts: int) -> Iterator[list[int]]:
     if not parts:
         yield []
         return
-    files = {id(found): found for m in module.modules()
-             if _NAME in vars(found := sys.modules[type(m).__module__])}
+    files = _files(module)
     own = {key: vars(file)[_NAME] for key, file in files.items()}
     with moe.balanced_over(parts) as count:
         for key, file in files.items():

@@ -199,3 +199,14 @@ def test_not_with_what_contradicts_it():
     with pytest.raises(ValueError, match="asynchronous schedule updates after each micro-batch"):
         cleave.compile(made("mixtral"), next(batches()), mesh={"pp": 2}, micro_batches=2,
                        pipeline="pipedream", numerics=cleave.Numerics(balance_loss="global"))
+
+
+def test_the_whole_batch_in_grains_says_what_to_do():
+    """A loss over the whole batch is not one of parts, and the error says how it becomes one."""
+    with pytest.raises(cleave.CompileError, match="couples samples .*balance_loss=.sequence"):
+        cleave.compile(made("mixtral"), next(batches()), check="off",
+                       numerics=cleave.Numerics(deterministic=4))
+    step = cleave.compile(made("mixtral"), next(batches()), check="off",
+                          numerics=cleave.Numerics(deterministic=4, balance_loss="sequence"))
+    expected = own_loss(made("mixtral"), next(batches()), BATCH)
+    assert_close(float(step(**next(batches()))), float(expected.detach()), rtol=1e-5)
