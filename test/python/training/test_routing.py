@@ -121,7 +121,7 @@ LAYOUTS = [dict(micro_batches=2), dict(mesh={"pp": 2}, micro_batches=2),
            dict(mesh={"pp": 2, "dp": 2}, micro_batches=2)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS if ALL else LAYOUTS[1:4], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS if ALL else LAYOUTS[1:3], ids=str)
 def test_three_steps_equal_eager(layout):
     """With the functions of the package, and with a person's own code."""
     number = LAYOUTS.index(layout)
@@ -133,22 +133,24 @@ def test_three_steps_equal_eager(layout):
 def test_jitter_of_the_library():
     """Mixtral's multiplies what enters a layer of experts, in training alone; the same numbers on
     every mesh."""
-    def compiled(noise, **layout):
-        module = build("MixtralForCausalLM", "MixtralConfig", vocab_size=96, hidden_size=32,
-                       intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
-                       num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
-                       sliding_window=None, router_jitter_noise=noise).train()
-        return cleave.compile(module, dict(zip(("input_ids", "labels"), batches[0])), seed=SEED,
+    def made(noise):
+        return build("MixtralForCausalLM", "MixtralConfig", vocab_size=96, hidden_size=32,
+                     intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+                     num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+                     sliding_window=None, router_jitter_noise=noise).train()
+
+    def compiled(**layout):
+        return cleave.compile(made(0.2), dict(zip(("input_ids", "labels"), batches[0])), seed=SEED,
                               check="off", optimizer=cleave.SGD(lr=0.1), **layout)
 
     batches = token_batches(2)
-    one, other = compiled(0.2), compiled(0.2, mesh={"dp": 2}, micro_batches=2)
-    for batch in batches:
-        assert_close(float(other(*batch)), float(one(*batch)), rtol=1e-5)
+    one, other = compiled(), compiled(mesh={"dp": 2}, micro_batches=2)
+    plain = made(0.0)(**dict(zip(("input_ids", "labels"), batches[0]))).loss
+    losses = [float(one(*batch)) for batch in batches]
+    assert abs(losses[0] - float(plain.detach())) > 1e-5
+    assert_close([float(other(*batch)) for batch in batches], losses, rtol=1e-5)
     for name, value in one.state_dict().items():
         assert_close(other.state_dict()[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
-    plain = compiled(0.0)
-    assert abs(float(plain(*batches[0])) - float(compiled(0.2)(*batches[0]))) > 1e-5
 
 
 def test_the_correction_of_the_package():
