@@ -129,16 +129,21 @@ KNOWN = [
     *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
        "with sequences between blocks places of experts, not tokens, are gathered and summed")
       for row in ("all_gather tp", "all_reduce tp", "reduce_scatter tp")),
-    *((row, lambda c: c[0] == "vit-632m" and has(c, "megatron-sp") and zero(c),
-       "the bias of a head over classes, and values of a padded sequence, are gathered")
-      for row in ("all_gather tp", "all_gather dp,tp")),
+    *((row, lambda c: c[0] == "vit-632m" and (has(c, "megatron-sp") or zero(c)),
+       "the bias and the logits of a head over classes, and values of a padded sequence, are "
+       "gathered and summed")
+      for row in ("all_gather tp", "all_gather dp,tp", "all_reduce tp", "all_reduce dp")),
+    *((row, lambda c: c[0] == "qwen3-30b" and has(c, "megatron"),
+       "gradients of norms of heads are summed over the ranks of the heads, which the form lacks")
+      for row in ("all_reduce ep,tp", "all_reduce dp,tp")),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
-      for row, axis in (("send pp", "pp="), ("all_to_all cp", "cp="))),
+      for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
     ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
      "of a backward in two parts each computes some of a block again"),
-    ("all_to_all ep", lambda c: has(c, "expert") and in_bf16(c),
-     "in 16 bits places of experts, which are sums in f32, are sent in f32"),
+    *((row, lambda c: c[0] in MIXTURES and in_bf16(c),
+       "in 16 bits places of experts, which are sums in f32, are sent in f32")
+      for row in ("all_to_all ep", "all_to_all dp")),
     ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
      "in 16 bits outputs of experts are summed at all places, not for each token"),
     *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and "cp=" in c[1],
