@@ -295,6 +295,8 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     passes.addPass(spmd::createMergeMatmuls(merge));
   }
   passes.addPass(spmd::createVerifyLocal());
+  // Values that are partial by rows are read by any op on single rows.
+  passes.addPass(spmd::createKeepRows());
   // The order of rows is that of one device: what is verified has none.
   passes.addPass(graph::createSortRows());
 }

@@ -2,6 +2,7 @@
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=megatron" | FileCheck %s --check-prefix=FEATURES
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2 recipes=expert" --graph-differentiate --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-verify | FileCheck %s --check-prefix=LOCAL
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=megatron,expert(tp)" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-verify | FileCheck %s --check-prefix=FOLDED
+// RUN: cleave-opt %s --spmd-apply-recipes="mesh=tp=2 recipes=megatron,expert(tp)" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-verify --spmd-keep-rows | FileCheck %s --check-prefix=KEPT
 // RUN: not cleave-opt %s --spmd-apply-recipes="mesh=tp=3 recipes=megatron,expert(tp)" 2>&1 | FileCheck %s --check-prefix=FEWER
 
 // Experts of rows: weights and biases are sharded over experts by `expert`, over
@@ -31,6 +32,17 @@
 // FOLDED-LABEL: func.func @loss(
 // FOLDED: %[[O:.*]] = spmd.shard_offset
 // FOLDED: %[[Y:.*]] = graph.grouped_linear %{{.*}}, %{{.*}}, %{{.*}} origin %[[O]] {global_size = 4 : i64{{.*}} : (tensor<4x5x2x8xf32>, tensor<2x8x6xf32>, tensor<4x5x2xi64>, tensor<1xi64>) -> tensor<4x5x2x6xf32>
+
+// What the second layer reads of these is their own rows: nothing is summed
+// between the layers.
+
+// KEPT-LABEL: func.func @loss(
+// KEPT: %[[Y:.*]] = graph.grouped_linear %{{.*}} origin
+// KEPT: %[[B:.*]] = graph.gather %{{.*}} origin
+// KEPT-NEXT: %[[S:.*]] = graph.add %[[Y]], %[[B]] {{.*}}partial = {"tp"}
+// KEPT-NEXT: %[[R:.*]] = graph.relu %[[S]] {{.*}}partial = {"tp"}
+// KEPT: graph.grouped_linear %[[R]]
+// KEPT: spmd.all_reduce sum %{{.*}} : tensor<4x5x8xf32>
 
 // FEWER: error: 'graph.grouped_linear' op has 4 experts, not divisible by the 3 positions of axis "tp": use 2 or 4
 

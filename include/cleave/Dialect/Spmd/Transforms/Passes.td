@@ -512,6 +512,25 @@ def JoinBias : Pass<"spmd-join-bias", "::mlir::ModuleOp"> {
                         "Also products whose columns are several dimensions">];
 }
 
+def KeepRows : Pass<"spmd-keep-rows", "::mlir::ModuleOp"> {
+  let summary = "Does not sum rows of groups that only their own rank reads";
+  let description = [{
+    Where groups are sharded, a rank computes the rows of its own groups, and a
+    sum over ranks completes the others. It is removed where ops on single rows
+    lead to ops that read the rows of the same groups alone: between the layers of
+    an expert, and in backward. The values between are marked as partial.
+    ```mlir
+    %0 = graph.grouped_linear %x, %w, %groups origin %o {global_size = 4 : i64} : ...
+    %1 = spmd.all_reduce sum %0 over @mesh {"tp"} : tensor<8x6xf32>
+    %2 = graph.relu %1 : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %3 = graph.grouped_linear %2, %v, %groups origin %o {global_size = 4 : i64} : ...
+    // becomes
+    %2 = graph.relu %0 : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    ```
+    Runs on a partitioned program that has been verified.
+  }];
+}
+
 def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {
   let summary = "Sums products over devices in f32";
   let description = [{

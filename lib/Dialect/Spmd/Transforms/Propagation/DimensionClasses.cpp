@@ -86,11 +86,6 @@ static void forEachChosen(Operation *op,
           join(operand.get(), i);
 }
 
-static bool isProduct(Operation *op) {
-  auto costed = dyn_cast<graph::CostOpInterface>(op);
-  return costed && costed.getCost().work == graph::WorkClass::Contraction;
-}
-
 void DimensionClasses::joinOps() {
   for (auto [op, first] : factorBase) {
     auto rule = cast<graph::ShardingRuleOpInterface>(op).getShardingRule();
@@ -108,15 +103,19 @@ void DimensionClasses::joinOps() {
   // Rows that choose their weights by one index choose among the same groups,
   // in each layer and in vectors (biases) too.
   llvm::DenseMap<Value, unsigned> groups;
-  for (bool product : {true, false})
-    for (auto [op, first] : factorBase)
-      if (isProduct(op) == product)
-        forEachChosen(op, [&, first = first](Value index, int64_t factor) {
-          if (product)
-            groups.try_emplace(index, first + factor);
-          if (auto it = groups.find(index); it != groups.end())
-            joined.join(it->second, first + factor);
-        });
+  for (graph::WorkClass work :
+       {graph::WorkClass::Contraction, graph::WorkClass::Gather})
+    for (auto [op, first] : factorBase) {
+      auto costed = dyn_cast<graph::CostOpInterface>(op);
+      if (!costed || costed.getCost().work != work)
+        continue;
+      forEachChosen(op, [&, first = first](Value index, int64_t factor) {
+        if (work == graph::WorkClass::Contraction)
+          groups.try_emplace(index, first + factor);
+        if (auto it = groups.find(index); it != groups.end())
+          joined.join(it->second, first + factor);
+      });
+    }
 }
 
 void DimensionClasses::describe() {

@@ -180,6 +180,39 @@ private:
 };
 } // namespace
 
+/// Annotates rows that the experts of this class read as complete. A partial
+/// sum over the axis of the experts would otherwise be read as such, and shard
+/// no experts.
+static void completeRows(Annotator &annotator, func::FuncOp function,
+                         const ExpertDimensions &experts) {
+  SmallVector<OpOperand *> rows;
+  for (Operation &op : function.getBody().front().without_terminator()) {
+    auto costed = dyn_cast<graph::CostOpInterface>(op);
+    auto reader = dyn_cast<graph::IndexUseOpInterface>(op);
+    if (!reader || !costed ||
+        costed.getCost().work != graph::WorkClass::Contraction)
+      continue;
+    auto ofExperts = [&](Value value) { return experts.expertDim(value); };
+    if (llvm::none_of(op.getOperands(), ofExperts) &&
+        llvm::none_of(op.getResults(), ofExperts))
+      continue;
+    for (OpOperand &operand : op.getOpOperands())
+      if (!ofExperts(operand.get()) &&
+          reader.getIndexUse(operand.getOperandNumber()).bound == 0)
+        rows.push_back(&operand);
+  }
+  for (OpOperand *operand : rows) {
+    OpBuilder builder(operand->getOwner());
+    ConstrainOp complete = annotator.constrain(
+        builder, operand->get(),
+        Sharding::replicated(
+            cast<RankedTensorType>(operand->get().getType()).getRank(),
+            /*open=*/true));
+    complete.setReduced(true);
+    operand->set(complete);
+  }
+}
+
 /// Shards the experts of all entries over `axis`. The axis is `folded` if no
 /// samples are sharded over it.
 static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
@@ -229,6 +262,7 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
           tokens.gatherFor(result);
           annotator.splitValue(result, *experts.expertDim(result), axis);
         }
+        completeRows(annotator, function, experts);
       } else {
         annotateCollectives(annotator, function, experts, axis, kept);
       }
