@@ -33,8 +33,8 @@
 // FOLDED: %[[O:.*]] = spmd.shard_offset
 // FOLDED: %[[Y:.*]] = graph.grouped_linear %{{.*}}, %{{.*}}, %{{.*}} origin %[[O]] {global_size = 4 : i64{{.*}} : (tensor<4x5x2x8xf32>, tensor<2x8x6xf32>, tensor<4x5x2xi64>, tensor<1xi64>) -> tensor<4x5x2x6xf32>
 
-// What the second layer reads of these is their own rows: nothing is summed
-// between the layers.
+// The second layer reads its own rows of these: nothing is summed between the
+// layers.
 
 // KEPT-LABEL: func.func @loss(
 // KEPT: %[[Y:.*]] = graph.grouped_linear %{{.*}} origin
