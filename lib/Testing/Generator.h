@@ -41,6 +41,7 @@ public:
         hasTwins(Random(seed ^ 0x7417).chance(0.3)),
         hasWritten(Random(seed ^ 0xb0f5).chance(0.25)),
         hasMixture(Random(seed ^ 0xe8be).chance(0.15)),
+        hasRows(Random(seed ^ 0x90c5).chance(0.15)),
         hasProjections(Random(seed ^ 0x94a0).chance(0.3)) {}
 
   RandomGraph run();
@@ -102,6 +103,7 @@ private:
   void addProjections();
   void addWritten();
   void addMixture();
+  void addRowsOfExperts();
   mlir::Value buildLoss();
 
   int64_t countOps() { return std::distance(block->begin(), block->end()); }
@@ -124,7 +126,7 @@ private:
   /// Whether two parameters have one gradient, the model writes buffers, has a
   /// mixture of experts, and several products of one value: drawn separately,
   /// which leaves other models unchanged.
-  bool hasTwins, hasWritten, hasMixture, hasProjections;
+  bool hasTwins, hasWritten, hasMixture, hasRows, hasProjections;
 };
 
 } // namespace cleave

@@ -390,6 +390,50 @@ void Generator::addMixture() {
        0);
 }
 
+/// A mixture of experts that drops nothing: each choice of a token is a row.
+void Generator::addRowsOfExperts() {
+  Item item = sequence(pick());
+  int64_t tokens = item.shape()[1], channels = item.last();
+  int64_t experts = rng.integer(1, 4), choices = rng.integer(1, 3),
+          inner = rng.integer(1, 6);
+  int64_t rows = options.batch * tokens * choices;
+  if (rows * std::max(channels, inner) > kLargest)
+    return;
+  // Some experts may have no rows, or one of them all.
+  int64_t least = rng.chance(0.2) ? experts - 1 : 0;
+  Value groups = input({options.batch, tokens, choices}, builder.getI64Type(),
+                       [&] { return double(rng.integer(least, experts - 1)); });
+  auto multiply = [&](Value x, int64_t from, int64_t to) -> Value {
+    bool transpose = rng.chance(0.5);
+    Shape shape =
+        transpose ? Shape{experts, to, from} : Shape{experts, from, to};
+    return GroupedLinearOp::create(
+        builder, loc, x, parameter(shape, 0, 1.0 / std::sqrt(from)), groups,
+        /*origin=*/Value(), transpose, IntegerAttr(), TypeAttr());
+  };
+  Value row = reshape(item.value, {options.batch, tokens, 1, channels});
+  row = BroadcastOp::create(
+      builder, loc,
+      cast<RankedTensorType>(row.getType())
+          .clone(ArrayRef({options.batch, tokens, choices, channels})),
+      row);
+  Value up = multiply(row, channels, inner);
+  if (rng.chance(0.5))
+    up = AddOp::create(
+        builder, loc, up,
+        GatherOp::create(builder, loc, parameter({experts, inner}, 0, 0.5),
+                         groups, /*origin=*/Value(),
+                         builder.getI64IntegerAttr(0), IntegerAttr(),
+                         IntegerAttr(), builder.getI64IntegerAttr(0)));
+  up = GeluOp::create(builder, loc, up, rng.chance(0.5));
+  if (rng.chance(0.3))
+    up = MulOp::create(builder, loc, up, multiply(row, channels, inner));
+  Value down =
+      ReduceOp::create(builder, loc, ReductionKind::Sum,
+                       multiply(up, inner, channels), ArrayRef<int64_t>(2));
+  keep(AddOp::create(builder, loc, item.value, down), 0);
+}
+
 RandomGraph Generator::run() {
   auto module = ModuleOp::create(loc);
   builder.setInsertionPointToEnd(module.getBody());
@@ -426,6 +470,8 @@ RandomGraph Generator::run() {
     addWritten();
   if (hasMixture)
     addMixture();
+  if (hasRows)
+    addRowsOfExperts();
   SmallVector<Value> results{buildLoss()};
   llvm::append_range(results, llvm::make_first_range(written));
   func::ReturnOp::create(builder, loc, results);

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from cleave import grouped
 from converter_cases.registry import case, normal
 
 aten = torch.ops.aten
@@ -66,3 +67,16 @@ case("conv2d, same", lambda x, w: F.conv2d(x, w, padding="same"), normal(2, 3, 6
 case("convolution", lambda x, w: aten.convolution.default(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
      normal(2, 3, 6, 6), normal(4, 3, 2, 2, seed=1), **SUMS)
 case("avg_pool2d", lambda x: F.avg_pool2d(x, 2), normal(2, 3, 4, 4), **SUMS)
+
+#: Groups of six rows, of three groups, of which one has none; the ends of groups of four.
+CHOSEN, ENDS = torch.tensor([[2, 0], [0, 0], [2, 2]]), torch.tensor([1, 1, 4, 8], dtype=torch.int32)
+for transpose in (False, True):
+    case(f"grouped_linear{', transposed' * transpose}", lambda x, w, t=transpose: grouped.grouped_linear(x, w, CHOSEN, t),
+         normal(3, 2, 5), normal(3, *((4, 5) if transpose else (5, 4)), seed=1), **SUMS)
+    case(f"grouped_linear_weight_grad{', transposed' * transpose}",
+         lambda x, g, t=transpose: torch.ops.cleave.grouped_linear_weight_grad.default(x, g, CHOSEN, 3, t),
+         normal(3, 2, 5), normal(3, 2, 4, seed=1), **SUMS)
+for name, shapes, turned in (("rows", ((8, 8), (4, 8, 4)), 0), ("columns", ((4, 4, 8), (8, 8)), 0), ("terms", ((8, 8), (8, 4)), 1)):
+    case(f"grouped_mm of {name}", lambda a, b, turned=turned: F.grouped_mm(a.t() if turned else a, b, offs=ENDS)
+         if a.dtype != torch.float64 else grouped.grouped_mm(a.t() if turned else a, b, offs=ENDS),
+         *(normal(*shape, seed=i) for i, shape in enumerate(shapes)), **SUMS)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from cleave.philox import attention_dropout_mask
+from op_cases.movements import part, size_of
 from op_cases.registry import case
 
 
@@ -16,8 +17,8 @@ def contract(d):
     left = [x for x in letters if d.flag(0.6)]
     right = [x for x in letters if d.flag(0.6)]
     out = [x for x in letters if d.flag() and (x in left or x in right)]
-    for part in (left, right, out):
-        d.rng.shuffle(part)
+    for some in (left, right, out):
+        d.rng.shuffle(some)
     equation = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
     a = d.param([sizes[x] for x in left])
     b = d.param([sizes[x] for x in right])
@@ -31,6 +32,53 @@ def linear(d):
     w = d.param([outputs, inputs])
     b = d.param([outputs]) if d.flag() else None
     d.observe(d.op("linear", [x, w, b], F.linear))
+
+
+def drawn_groups(d):
+    """Shape and groups of rows; how many groups a weight holds, and from which on of how many."""
+    leading, held = d.shape(1, 3), d.integer(1, 4)
+    begin, whole, origin = part(d, held)
+    # All rows may be of one group, and groups may have no rows.
+    few = d.integer(0, whole - 1) if d.flag(0.3) else None
+    groups = d.integers(leading, *((0, whole - 1) if few is None else (few, few)))
+    return leading, d.input(groups), held, begin, whole, origin
+
+
+def in_groups(matrices, groups, begin, whole):
+    """The matrix of each row, [..., k, m]; 0 for those of groups that are not held."""
+    low, high = (matrices.new_zeros(n, *matrices.shape[1:])
+                 for n in (begin, whole - begin - len(matrices)))
+    return torch.cat([low, matrices, high])[groups]
+
+
+@case("grouped_linear")
+def grouped_linear(d):
+    leading, groups, held, begin, whole, origin = drawn_groups(d)
+    inner, outer, transpose = d.integer(1, 5), d.integer(1, 5), d.flag()
+    rows = d.param(leading + [inner])
+    weight = d.param([held, outer, inner] if transpose else [held, inner, outer])
+
+    def compute(x, w, groups, _):
+        own = in_groups(w.transpose(1, 2) if transpose else w, groups, begin, whole)
+        return (x[..., None, :] @ own)[..., 0, :]
+
+    d.observe(d.op("grouped_linear", [rows, weight, groups, origin], compute,
+                   {"transpose": transpose, "global_size": size_of(whole, origin)}))
+
+
+@case("grouped_linear_weight_grad")
+def grouped_linear_weight_grad(d):
+    leading, groups, held, begin, whole, origin = drawn_groups(d)
+    inner, outer, transpose = d.integer(1, 5), d.integer(1, 5), d.flag()
+    rows, gradient = d.param(leading + [inner]), d.param(leading + [outer])
+
+    def compute(x, g, groups, _):
+        of_rows = F.one_hot(groups, whole)[..., begin:begin + held].to(x.dtype)
+        return torch.einsum("...e,...k,...m->emk" if transpose else "...e,...k,...m->ekm",
+                            of_rows, x, g)
+
+    d.observe(d.op("grouped_linear_weight_grad", [rows, gradient, groups, origin], compute,
+                   {"size": held, "transpose": transpose, "global_size": size_of(whole, origin)}))
 
 
 def attention_case(
