@@ -7,8 +7,8 @@
 ///
 /// \file
 /// Where groups are sharded, a rank computes the rows of its own groups, the
-/// rows of others are 0, and a sum over ranks completes them. What reads only
-/// the rows of the same groups again (the second layer of an expert, and its
+/// rows of others are 0, and a sum over ranks completes them. A reader
+/// of the rows of the same groups alone (the second layer of an expert, and its
 /// gradients) needs no such sum: the own rows are complete.
 ///
 //===----------------------------------------------------------------------===//
