@@ -97,6 +97,24 @@ Executor::Resolver::attention(const Part &part, const Command &command, At at) {
   return attention;
 }
 
+static int64_t *wide(char *memory) {
+  return reinterpret_cast<int64_t *>(memory);
+}
+
+/// The call of a sort of rows.
+static SortRowsPointers sortOf(const SortRowsCommand &c,
+                               llvm::function_ref<char *(const Ref &)> at) {
+  return {at(c.groups), wide(at(c.origin)), wide(at(c.order)),
+          wide(at(c.inverse)), wide(at(c.offsets))};
+}
+
+/// The call of products of sorted rows.
+static GroupedPointers productsOf(const GroupedContractCommand &c,
+                                  llvm::function_ref<char *(const Ref &)> at) {
+  return {at(c.a), at(c.b), wide(at(c.offsets)), at(c.out),
+          wide(at(c.scratch))};
+}
+
 llvm::Expected<Executor::Step>
 Executor::Resolver::resolve(const Part &part, const Action &action,
                             llvm::ArrayRef<int64_t> row,
@@ -161,20 +179,10 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     return step(Columns{floats(c.in), floats(c.out),
                         reinterpret_cast<double *>(at(c.scratch))});
   }
-  case CommandKind::SortRows: {
-    const SortRowsCommand &c = command.sortRows;
-    auto wide = [&](const Ref &ref) {
-      return reinterpret_cast<int64_t *>(at(ref));
-    };
-    return step(SortRowsPointers{at(c.groups), wide(c.origin), wide(c.order),
-                                 wide(c.inverse), wide(c.offsets)});
-  }
-  case CommandKind::GroupedContract: {
-    const GroupedContractCommand &c = command.groupedContract;
-    return step(GroupedPointers{
-        at(c.a), at(c.b), reinterpret_cast<const int64_t *>(at(c.offsets)),
-        at(c.out), reinterpret_cast<int64_t *>(at(c.scratch))});
-  }
+  case CommandKind::SortRows:
+    return step(sortOf(command.sortRows, at));
+  case CommandKind::GroupedContract:
+    return step(productsOf(command.groupedContract, at));
   case CommandKind::Copy:
     return step(Copy{StridedCopy(command.copy), at(command.copy.src),
                      at(command.copy.dst)});

@@ -316,7 +316,8 @@ LogicalResult CommandTable::convert(SortRowsOp op, Command &command) {
   return success();
 }
 
-/// What both contractions of sorted rows have; `b` is the weight or gradients.
+/// The common part of both contractions of sorted rows; `b` is the weight or
+/// gradients.
 template <typename OpTy>
 static LogicalResult groupedContract(CommandTable &table, OpTy op, Value b,
                                      runtime::Ref scratch, Command &command) {

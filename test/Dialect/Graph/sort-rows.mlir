@@ -36,7 +36,7 @@ func.func @layers(%x: tensor<3x8xf32>, %w: tensor<4x8x6xf32>, %d: tensor<4x8x6xf
 
 // -----
 
-// What is of other rows is in their own order: outputs leave and enter.
+// Sums over rows are in their own order: outputs leave and enter.
 // CHECK-LABEL: func.func @apart
 func.func @apart(%x: tensor<6x8xf32>, %w: tensor<4x8x8xf32>, %g: tensor<6xi64>) -> tensor<6x8xf32> {
   // CHECK: %[[ORDER:.*]], %[[INVERSE:.*]], %[[OFFSETS:.*]] = graph.sort_rows %arg2 {size = 4 : i64}

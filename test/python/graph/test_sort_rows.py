@@ -144,7 +144,7 @@ def test_native(target, dtype, tmp_path, monkeypatch):
 @pytest.mark.parametrize("narrow", ["bf16", "f16"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_native_of_16_bits(target, narrow, tmp_path, monkeypatch):
-    """Small integers: every product and sum is exact, also after one rounding at the end."""
+    """Small integers: every term and sum is exact, also after one rounding at the end."""
     monkeypatch.setenv("CLEAVE_CUDA_LIBRARIES", str(build_dir() / "fake_cuda"))
     random = np.random.default_rng(5)
     offsets, lines, types, expected = np.array([[0, 9, 9, 20]]), [], {}, {}

@@ -1,4 +1,4 @@
-//===- GroupedTest.cpp - Tests of products of sorted rows -----------------===//
+//===- GroupedTest.cpp - Tests of matmuls of sorted rows ------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
@@ -23,7 +23,7 @@ float widen(uint16_t bits) {
   return std::bit_cast<float>(uint32_t(bits) << 16);
 }
 
-/// A product of random rows, with the smallest and largest of its parts, and
+/// A matmul of random rows, with the smallest and largest of its parts, and
 /// numbers of rows around those where the way to compute it changes.
 struct Trial {
   GroupedContractCommand c;
@@ -83,7 +83,7 @@ struct Trial {
     return out;
   }
 
-  /// In f64, and the sums of the sizes of products.
+  /// In f64, and the sums of the sizes of terms.
   void expect(std::vector<double> &sums, std::vector<double> &sizes) const {
     sums.assign((c.weightGradient ? c.groups * c.k : c.rows) * c.m, 0);
     sizes = sums;

@@ -115,7 +115,7 @@ struct SortRowsArguments {
   int rows, size, width, pad;
 };
 
-/// `cleave_grouped_rows_T` and `cleave_grouped_weight_T`: products of sorted
+/// `cleave_grouped_rows_T` and `cleave_grouped_weight_T`: matmuls of sorted
 /// rows, see GroupedContractCommand. A block of 256 threads has a tile of 16
 /// rows and columns of the result; `columnTiles` (and `depthTiles`, along k, of
 /// a gradient of weights) are the tiles of a matrix.

@@ -23,7 +23,7 @@ struct SortRowsPointers {
 /// The order of rows by group, by counting.
 void sortRows(const SortRowsCommand &command, const SortRowsPointers &p);
 
-/// Where the operands and the result of a product of sorted rows are.
+/// Where the operands and the result of a matmul of sorted rows are.
 struct GroupedPointers {
   const char *a, *b;
   const int64_t *offsets;

@@ -649,7 +649,7 @@ int64_t GroupedContractWeightGradOp::getScratchBytes(int64_t) {
   return groupedScratch(*this);
 }
 
-/// Checks the types of a product of sorted rows, whose result has `shape`.
+/// Checks the types of a matmul of sorted rows, whose result has `shape`.
 template <typename OpTy>
 static LogicalResult verifyGrouped(OpTy op, RankedTensorType other, bool fits,
                                    ArrayRef<int64_t> shape) {

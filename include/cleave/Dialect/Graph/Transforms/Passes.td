@@ -471,8 +471,8 @@ def SortRows : Pass<"graph-sort-rows", "::mlir::ModuleOp"> {
   let description = [{
     Replaces each `graph.grouped_linear`, and its gradient for the weight, by a
     contraction of rows that are sorted by group. Rows are sorted once for each
-    value of groups. What is computed of each row alone, between such ops,
-    stays in the sorted order: only what enters and what leaves is permuted.
+    value of groups. Ops between such ones that compute each row alone work in
+    the sorted order: only what enters and what leaves is permuted.
     Rows that repeat others, as those of a token for each of its choices, are
     read where they are. For tensors of one device.
     ```mlir

@@ -159,7 +159,7 @@ Operation *cleave::graph::buildOnRows(Operation *op, OpBuilder &builder,
     for (auto [result, type] : llvm::zip(built->getResults(), types))
       result.setType(type);
   }
-  // What other dialects say of it is of its former types.
+  // Attributes of other dialects are of its former types.
   if (op->getResultTypes() != types)
     for (NamedAttribute attribute :
          llvm::to_vector(built->getDiscardableAttrs()))

@@ -23,7 +23,7 @@ namespace cleave::graph {
 /// there is one.
 std::optional<int64_t> rowRank(llvm::ArrayRef<int64_t> shape, int64_t rows);
 
-/// What an op reads of an operand to compute a row.
+/// The part of an operand that an op reads to compute a row.
 enum class RowUse {
   Rows,     ///< the same row
   Repeated, ///< a row that several rows repeat, by the rules of NumPy

@@ -83,7 +83,7 @@ public:
 private:
   using Ops = llvm::SetVector<Operation *>;
 
-  // What is moved.
+  // The choice of ops.
   void choose();
   void follow(llvm::SetVector<Value> &values, Ops &ops) const;
   void trace(llvm::SetVector<Value> &values, Ops &ops) const;
@@ -91,7 +91,7 @@ private:
   bool isWorthMoving(Operation *op) const;
   bool isReducedSorted(Operation *op, const RowOp &reduced) const;
 
-  // How.
+  // Their form on sorted rows.
   void placeAt(Operation *op);
   void sort();
   void build(Operation *op);
@@ -127,7 +127,7 @@ private:
 } // namespace
 
 //===----------------------------------------------------------------------===//
-// What is moved
+// The choice of ops
 //===----------------------------------------------------------------------===//
 
 /// The rows that an op of groups reads.
@@ -199,7 +199,7 @@ bool Sorter::isWorthMoving(Operation *op) const {
       read += tensorTypeOf(operand).getShape().back();
   for (Value result : op->getResults())
     made += widthOf(result, rows);
-  // What is computed would be written, and read again to be sorted.
+  // A result would be written, and read again to be sorted.
   return read < 2 * made;
 }
 
@@ -257,7 +257,7 @@ void Sorter::choose() {
 }
 
 //===----------------------------------------------------------------------===//
-// How
+// Their form on sorted rows
 //===----------------------------------------------------------------------===//
 
 /// Where `op` is, or, if its groups are not known yet, where they are.
@@ -498,7 +498,7 @@ struct SortRows final : cleave::graph::impl::SortRowsBase<SortRows> {
       }
       for (auto &[groups, grouped] : all)
         Sorter(groups, grouped).run();
-      // What made rows that are now read elsewhere.
+      // Ops that made rows which are now read elsewhere.
       if (!all.empty())
         for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*block)))
           if (isOpTriviallyDead(&op))
