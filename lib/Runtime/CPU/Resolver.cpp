@@ -32,6 +32,7 @@ private:
                                const Command &command);
   llvm::Expected<Attention> attention(const Part &part, const Command &command,
                                       At at);
+  Move beginMove(const Command &command, llvm::ArrayRef<int64_t> row, At at);
   Executor &executor;
   const Artifact &artifact;
   const Arena &arena;
@@ -95,6 +96,20 @@ Executor::Resolver::attention(const Part &part, const Command &command, At at) {
     p.dBias = floats(c.dBias);
   }
   return attention;
+}
+
+/// The beginning of a fetch or an eviction.
+Executor::Move Executor::Resolver::beginMove(const Command &command,
+                                             llvm::ArrayRef<int64_t> row,
+                                             At at) {
+  const MoveCommand &c = command.move;
+  FileTier::Move &move = executor.moves.emplace_back();
+  move.memory = at(c.memory);
+  move.offset = row[static_cast<size_t>(c.tier.buffer)] + c.tier.offset;
+  move.bytes = c.bytes;
+  move.evicts = command.kind == CommandKind::Evict;
+  moving[c.token] = &move;
+  return {&move, /*ends=*/false};
 }
 
 static int64_t *wide(char *memory) {
@@ -229,16 +244,8 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     return step(exchange);
   }
   case CommandKind::Fetch:
-  case CommandKind::Evict: {
-    const MoveCommand &c = command.move;
-    FileTier::Move &move = executor.moves.emplace_back();
-    move.memory = at(c.memory);
-    move.offset = row[static_cast<size_t>(c.tier.buffer)] + c.tier.offset;
-    move.bytes = c.bytes;
-    move.evicts = command.kind == CommandKind::Evict;
-    moving[c.token] = &move;
-    return step(Move{&move, /*ends=*/false});
-  }
+  case CommandKind::Evict:
+    return step(beginMove(command, row, at));
   }
   return makeError("unknown command");
 }
