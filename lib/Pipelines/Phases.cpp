@@ -297,8 +297,6 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createVerifyLocal());
   // Values that are partial by rows are read by any op on single rows.
   passes.addPass(spmd::createKeepRows());
-  // The order of rows is that of one device: what is verified has none.
-  passes.addPass(graph::createSortRows());
 }
 
 /// Decides when parameters are gathered. Each micro-batch of an asynchronous
@@ -415,7 +413,7 @@ static void addExecutable(OpPassManager &passes, const PhaseOptions &options) {
   passes.addNestedPass<func::FuncOp>(exec::createSelectCollectives());
   // Shardings, by which the phases before know workers, are not read any more.
   passes.addPass(graph::createInlineWorkers());
-  // Those that were ops of workers.
+  // Here: sorted rows have no sharding, which parts are made by.
   passes.addPass(graph::createSortRows());
   exec::DecomposeOptions decompose;
   decompose.wideAttention = options.wideAttention;
