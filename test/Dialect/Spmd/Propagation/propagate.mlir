@@ -222,3 +222,25 @@ func.func @scattered_first(
   %1 = spmd.constrain reduced %0 to <@mesh, [{"dp"}, {}]> : tensor<6x4xf32>
   return %1 : tensor<6x4xf32>
 }
+
+// -----
+
+// Of a partial sum one reader needs shards, and another could pass it on to a
+// smaller result. To reduce that beside the shards takes longer than to reduce
+// shards for both.
+spmd.mesh @mesh <["cp" = 2]>
+
+// CHECK-LABEL: func.func @shards_for_both(
+func.func @shards_for_both(
+    %x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"cp"}]>},
+    %w: tensor<6x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"cp"}, {}]>},
+    %v: tensor<4x3xf32>,
+    %s: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"cp"}, {}]>}) -> (tensor<8x4xf32>, tensor<8x3xf32>) {
+  // CHECK: graph.contract "si,io->so" {{.*}}[#spmd.sharding<@mesh, [{"cp"}, {}]>]
+  %0 = graph.contract "si,io->so" %x, %w : (tensor<8x6xf32>, tensor<6x4xf32>) -> tensor<8x4xf32>
+  %1 = graph.mul %0, %s : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+  // CHECK: graph.contract "so,op->sp"
+  %2 = graph.contract "so,op->sp" %0, %v : (tensor<8x4xf32>, tensor<4x3xf32>) -> tensor<8x3xf32>
+  %3 = spmd.constrain %2 to <@mesh, [{"cp"}, {}]> : tensor<8x3xf32>
+  return %1, %3 : tensor<8x4xf32>, tensor<8x3xf32>
+}

@@ -344,8 +344,10 @@ private:
   /// Reduces a partial sum at its producer if its readers would reduce at least
   /// as many elements: one of them needs the sum of all elements, or their
   /// results are larger, or as large while another reader needs the sum anyway.
-  /// A reader of smaller shards reduces those, after it scatters the value over
-  /// another axis. A sum over micro-batches is reduced after the last one.
+  /// A reader that needs shards of the sum has them reduced beside, half of
+  /// what it takes to reduce all. A reader of smaller shards reduces those,
+  /// after it scatters the value over another axis. A sum over micro-batches is
+  /// reduced after the last one.
   void reduceForAll(Operation *op, const SeedOrder &seedOrder) {
     for (Value result : op->getResults()) {
       Sharding &sharding = shardings.find(result)->second;
@@ -373,8 +375,8 @@ private:
           elements += *made;
         }
         int64_t own = elementsOf(result);
-        return own < elements ||
-               (own == elements && (readers > 1 || (readers && scattered)));
+        return own < elements || (own == elements && readers > 1) ||
+               (readers && scattered && own < 2 * elements);
       };
       PartialList kept;
       for (const PartialAxis &partial : sharding.partial)
