@@ -16,7 +16,8 @@
 // PLACED-NEXT: spmd-verify-placed{{$}}
 // PLACED-NEXT: {{^\)}}
 // LOCAL: spmd-merge-matmuls{
-// LOCAL-NEXT: spmd-verify{{$}}
+// LOCAL-NEXT: spmd-verify,
+// LOCAL-NEXT: spmd-keep-rows{{$}}
 // LOCAL-NEXT: {{^\)}}
 // SCHEDULED: spmd-chunk-collectives{
 // SCHEDULED-NEXT: pipe-verify{{$}}

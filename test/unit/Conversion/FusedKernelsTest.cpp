@@ -466,7 +466,10 @@ TEST_F(Fusion, Optimizers) {
 TEST_F(Fusion, EveryOpHasCode) {
   StringRef elsewhere[] = {"contract", "linear", "attention", "attention_grad",
                            "attention_bias_grad", "head_loss", "scatter_add",
-                           "orthonormalize",
+                           "orthonormalize", "sort_rows", "grouped_contract",
+                           "grouped_contract_weight_grad",
+                           // Replaced by ops of sorted rows.
+                           "grouped_linear", "grouped_linear_weight_grad",
                            // Replaced by the op of each worker.
                            "per_worker", "constant", "check"};
   std::string missing;

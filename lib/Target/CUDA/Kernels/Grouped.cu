@@ -156,15 +156,27 @@ __device__ __forceinline__ void groupedWeight(const GroupedArguments &a) {
                               (a.transposed ? m * a.k + k : k * a.m + m)] = sum;
 }
 
-#define CLEAVE_GROUPED_KERNELS(type, Element, Sum)                             \
-  extern "C" __global__ void __launch_bounds__(256)                            \
-      cleave_grouped_rows_##type(GroupedArguments a) {                         \
-    groupedRows<Element, Sum>(a);                                              \
-  }                                                                            \
-  extern "C" __global__ void __launch_bounds__(256)                            \
-      cleave_grouped_weight_##type(GroupedArguments a) {                       \
-    groupedWeight<Element, Sum>(a);                                            \
-  }
-CLEAVE_GROUPED_KERNELS(f32, float, float)
-CLEAVE_GROUPED_KERNELS(bf16, GroupedBrain, float)
-CLEAVE_GROUPED_KERNELS(f64, double, double)
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_grouped_rows_f32(GroupedArguments a) {
+  groupedRows<float, float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_grouped_weight_f32(GroupedArguments a) {
+  groupedWeight<float, float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_grouped_rows_bf16(GroupedArguments a) {
+  groupedRows<GroupedBrain, float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_grouped_weight_bf16(GroupedArguments a) {
+  groupedWeight<GroupedBrain, float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_grouped_rows_f64(GroupedArguments a) {
+  groupedRows<double, double>(a);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    cleave_grouped_weight_f64(GroupedArguments a) {
+  groupedWeight<double, double>(a);
+}
