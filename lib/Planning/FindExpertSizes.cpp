@@ -51,12 +51,12 @@ void SizeFinder::addExperts(ContractOp op, closedforms::Contraction &own) {
 }
 
 /// Each choice of a token is a row, and rows go to the ranks of their experts.
-void SizeFinder::addRowsOfExperts(GroupedLinearOp op,
-                                  closedforms::Contraction &own) {
+void SizeFinder::addRowsOfExperts(GroupedLinearOp op) {
   if (closedforms::Parameter *weight = parameterOf(op.getWeight()))
     weight->experts = static_cast<double>(
         cast<RankedTensorType>(op.getWeight().getType()).getDimSize(0));
-  if (!ofExperts.contains(op.getRows()) && !own.sharesInput) {
+  // A router has read the tokens before, and several layers may read the rows.
+  if (!ofExperts.contains(op.getRows()) && read.insert(op.getGroups()).second) {
     closedforms::Mixture mixture;
     mixture.places = elementsOf(op.getRows());
     mixture.weights = elementsOf(op.getGroups());

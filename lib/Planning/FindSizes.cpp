@@ -88,7 +88,7 @@ void SizeFinder::addContraction(Operation &op) {
   if (auto contract = dyn_cast<ContractOp>(op))
     addExperts(contract, own);
   if (auto grouped = dyn_cast<GroupedLinearOp>(op))
-    addRowsOfExperts(grouped, own);
+    addRowsOfExperts(grouped);
   // The bias of a contraction whose output is sharded is sharded with it, until
   // an addition to the stream says that it is summed.
   if (auto linear = dyn_cast<LinearOp>(op); linear && linear.getBias())

@@ -31,8 +31,7 @@ private:
   void addRouter(graph::TopKOp op);
   void addNorm(mlir::Operation &op);
   void addExperts(graph::ContractOp op, closedforms::Contraction &own);
-  void addRowsOfExperts(graph::GroupedLinearOp op,
-                        closedforms::Contraction &own);
+  void addRowsOfExperts(graph::GroupedLinearOp op);
   void followExperts(mlir::Operation &op);
   /// Recipes of features leave what the contraction `op` multiplies by whole.
   void keepWhole(mlir::Operation &op);

@@ -14,13 +14,10 @@ import pytest
 
 import cleave
 from proofs import ALL
-from volumes_support import (B, E, H, L, S, at_run_time, in_form, in_ir, key_heads, parameters,
+from volumes_support import (B, C, E, H, L, S, at_run_time, in_form, in_ir, key_heads, parameters,
                              sizes_of)
 
 BSH = B * S * H
-
-#: Experts of a token.
-K = 2
 
 
 def share(n):
@@ -34,15 +31,12 @@ def total(name):
 
 def expected(tmp_path, plan, name, mesh):
     """By kind, the elements of the closed form, and of what none speaks: the sum of the losses and
-    that of their weights over ranks that have other tokens; a mixture that drops nothing has
-    places for all tokens at each of E experts, not at K."""
+    that of their weights over ranks that have other tokens."""
     sent = in_form(tmp_path, name, mesh, plan)
     tokens = math.prod(int(n) for axis, n in (entry.split("=") for entry in mesh.split(","))
                        if axis != "tp")
     if tokens > 1:
         sent["all_reduce"] = sent.get("all_reduce", 0) + 2 * share(tokens) * 2
-    if "all_to_all" in sent and name == "mixtral":
-        sent["all_to_all"] *= E / K
     return sent
 
 
@@ -109,7 +103,7 @@ def test_heads_within_shards_at_run_time():
 def test_experts_over_two_axes(tmp_path):
     """Slots are exchanged between the ranks of the samples, by each for its own experts."""
     sent = in_ir(tmp_path, "mixtral", "dp=2,tp=4", "megatron,expert(tp),expert(dp)")
-    assert sent["all_to_all"] == 4 * L * share(2) * Fraction(B, 2) * Fraction(E, 4) * S * H
+    assert sent["all_to_all"] == 4 * L * share(2) * Fraction(B, 2) * Fraction(E, 4) * C * H
 
 
 @pytest.mark.parametrize("outer, inner", [(2, 2), (4, 2), (2, 4)])

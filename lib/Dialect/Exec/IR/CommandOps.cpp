@@ -659,8 +659,9 @@ static LogicalResult verifyGrouped(OpTy op, RankedTensorType other, bool fits,
   Type factor = rows.getElementType();
   if (!fits || output.getShape() != shape ||
       !offsets.getElementType().isInteger(64))
-    return op.emitOpError("operands ") << rows << ", " << other << " and "
-                                       << offsets << " do not give " << output;
+    return op.emitOpError("has rows ")
+           << rows << ", " << other << " and " << offsets
+           << ", which do not give " << output;
   if (factor != other.getElementType() ||
       !(factor.isF32() || factor.isBF16() || factor.isF64()) ||
       !(factor.isF64() ? output.getElementType().isF64()

@@ -48,10 +48,13 @@ class Kernel:
     body: str
 
     def operand_bytes(self):
-        """Of operands and results; of what is gathered, only what is read."""
+        """Of operands and results; of what is gathered, only what is read, as often as indices say:
+        a token is read for each of its experts."""
         total = 0
         for i, (count, size) in enumerate(self.arguments):
             gathered = [a for a in self.accesses if a.of == i and (a.symbols or a.scattered)]
+            if any(a.symbols and not a.write for a in gathered):
+                count = self.rows * self.cols
             total += min(count, self.rows * self.cols) * size if gathered else count * size
         return total
 

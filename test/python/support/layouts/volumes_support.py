@@ -14,7 +14,10 @@ import math
 import re
 from fractions import Fraction
 
+import torch
+
 import cleave
+import cleave.models
 from cleave.testing.tools import run_tool, tool
 from cleave.trace import trace
 from family_models import FAMILIES, build
@@ -28,9 +31,17 @@ MODELS = {
     "gpt2": ("gpt2", dict(n_head=A, n_positions=S)),
     "llama": ("llama", dict(num_attention_heads=A, num_key_value_heads=A)),
     "grouped": ("llama", dict(num_attention_heads=A, num_key_value_heads=2)),
-    "mixtral": ("mixtral", dict(num_attention_heads=A, num_key_value_heads=A,
-                                num_local_experts=E)),
 }
+
+#: Places of an expert for the tokens of a sample, of which each chooses two, by a capacity of 1.5.
+C = 4
+
+
+def with_places():
+    """A mixture of the package, whose experts have places."""
+    torch.manual_seed(0)
+    return cleave.models.mixtral(hidden=H, heads=A, layers=L, seq=S, vocab=96, ffn=64, experts=E,
+                                 choices=2, capacity=1.5, balance=0.0).train()
 
 
 def key_heads(name):
@@ -38,6 +49,8 @@ def key_heads(name):
 
 
 def model(name):
+    if name == "mixtral":
+        return with_places()
     family, sizes = MODELS[name]
     kind, config, settings, _ = FAMILIES[family]
     return build(kind, config, **{**settings, **sizes}).train()

@@ -70,8 +70,29 @@ DimensionClasses::DimensionClasses(func::FuncOp function) : function(function) {
   describe();
 }
 
+/// Whether what has factor `chosen` has a factor of `index` too, as the scores
+/// of a token among which its own choices are looked up.
+static bool isOfRows(const graph::ShardingRule &rule,
+                     const graph::FactorMapping &index, int64_t chosen) {
+  auto has = [](const graph::FactorMapping &mapping, int64_t factor) {
+    return llvm::any_of(mapping, [&](const auto &dim) {
+      return llvm::is_contained(dim, factor);
+    });
+  };
+  return llvm::any_of(
+      llvm::concat<const graph::FactorMapping>(rule.operands, rule.results),
+      [&](const graph::FactorMapping &mapping) {
+        return has(mapping, chosen) &&
+               llvm::any_of(index, [&](const auto &dim) {
+                 return llvm::any_of(
+                     dim, [&](int64_t factor) { return has(mapping, factor); });
+               });
+      });
+}
+
 /// Calls `join(index, factor)` for each factor along which rows choose their
-/// part of an operand or result of `op` by the values of `index`.
+/// part of an operand or result of `op`, which all have alike, by the values of
+/// `index`.
 static void forEachChosen(Operation *op,
                           function_ref<void(Value, int64_t)> join) {
   auto reader = dyn_cast<graph::IndexUseOpInterface>(op);
@@ -82,7 +103,8 @@ static void forEachChosen(Operation *op,
   for (OpOperand &operand : op->getOpOperands())
     if (int64_t bound = reader.getIndexUse(operand.getOperandNumber()).bound)
       for (auto [i, factor] : llvm::enumerate(rule.factors))
-        if (factor.size == bound && graph::dependsOnIndex(op, i))
+        if (factor.size == bound && graph::dependsOnIndex(op, i) &&
+            !isOfRows(rule, rule.operands[operand.getOperandNumber()], i))
           join(operand.get(), i);
 }
 
