@@ -91,3 +91,30 @@ def test_the_flag_refuses_what_the_report_lists(folder):
     with pytest.raises(ToolError, match="no closed form for the placement"):
         run_tool([tool("cleave-compile"), path, "--mesh=dp=2", "--plan=head.weight=[dp,-]",
                   *flags[2:]])
+
+
+#: Experts, and those of them that a token chooses.
+CHOICES = [(8, 2), (64, 8), (128, 8), (256, 8)]
+
+
+@pytest.mark.parametrize("experts, choices", CHOICES)
+def test_a_mixture_that_drops_nothing_computes_the_chosen(tmp_path, experts, choices):
+    """A step has the operations of a dense model whose feed-forward parts are as wide as the
+    chosen experts together, and those of the routers."""
+    width, hidden, layers, tokens = 512, 1024, 2, 8 * 512
+    shape = f"--hidden {hidden} --heads 16 --layers {layers} --seq 512 --vocab 32000 --batch 8"
+    own = f"--experts {experts} --choices {choices} --balance 0 --no-logits"
+    models = {"dense": f"llama --ffn {width * choices} {shape} --no-logits",
+              "mixture": f"mixtral --ffn {width} {shape} {own}"}
+    found = {}
+    for name, arguments in models.items():
+        path = tmp_path / f"{name}.mlir"
+        assert write_model([*arguments.split(), "-o", str(path)]) == 0
+        for mesh, plan in (("dp=2", "zero1"), ("tp=2", "megatron")):
+            found[name, mesh] = cost(path, mesh, plan)["operations"]["plan"]
+    routers = 6 * tokens * hidden * experts * layers
+    for mesh in ("dp=2", "tp=2"):
+        share = 1 if mesh.startswith("tp") else 2
+        dense = found["dense", mesh] + routers / share
+        assert dense <= found["mixture", mesh] * 1.001
+        assert found["mixture", mesh] <= 1.02 * dense
