@@ -152,8 +152,12 @@ KNOWN = [
     ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
     *((row, lambda c: c[0].endswith("dropless"),
-       "a mixture that drops nothing computes all experts for each token")
-      for row in ("operations", "all_to_all ep")),
+       "rows are not sent to the ranks of their experts, but weights of experts are gathered")
+      for row in ("all_gather ep", "reduce_scatter ep", "all_gather dp", "reduce_scatter dp",
+                  "all_reduce ep", "all_reduce dp,ep", "all_gather dp,ep")),
+    *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),
+       "two stages of one position that have a tied table reduce its gradient each")
+      for row in ("all_reduce dp", "reduce_scatter dp")),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
       for row in ("operations", "all_gather tp:(1)2,tp:(2)2", "permute cp,tp",
