@@ -482,9 +482,19 @@ TEST(Program, ValidationSaysWhatIsWrongOnMeshes) {
       "token 7 is given to two collectives");
 }
 
+/// Where the sample's part sends rows.
+int rowsCommand() {
+  const std::vector<Command> commands = samplePart().commands;
+  auto it = llvm::find_if(commands, [](const Command &c) {
+    return c.kind == CommandKind::Collective &&
+           c.collective.collective == CollectiveKind::AllToAllRows;
+  });
+  return it - commands.begin();
+}
+
 TEST(Program, ValidationSaysWhatIsWrongInRows) {
   auto rows = [](auto change, const char *part) {
-    command(11, [&](Command &c) { change(c.collective); }, part);
+    command(rowsCommand(), [&](Command &c) { change(c.collective); }, part);
   };
   using C = CollectiveCommand;
   rows([](C &c) { c.bound = 300; }, "'dst' needs 4800 bytes");
@@ -515,7 +525,7 @@ TEST(Program, ValidationSaysWhatIsWrongInRows) {
 /// Passes that order commands must know the reads and writes of rows.
 TEST(Program, RowsReadTheirOffsets) {
   Part part = samplePart();
-  const Command &c = part.commands[11];
+  const Command &c = part.commands[rowsCommand()];
   EXPECT_EQ(buffersOf(c), (std::set<int32_t>{0, 1, 3}));
   EXPECT_EQ(writtenBuffersOf(c), (std::set<int32_t>{1}));
   bool reads = false;
