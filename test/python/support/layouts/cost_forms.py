@@ -141,8 +141,10 @@ KNOWN = [
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
     ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
      "of a backward in two parts each computes some of a block again"),
-    *((row, lambda c: c[0] in MIXTURES and in_bf16(c),
-       "in 16 bits places of experts, which are sums in f32, are sent in f32")
+    *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and
+       ("tp=" in c[1] or "cp=" in c[1] or "--precision=fp8" in c),
+       "in 16 bits gradients of places of experts are sent in f32 where they may be partial sums, "
+       "and with 8 bits")
       for row in ("all_to_all ep", "all_to_all dp")),
     ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
      "in 16 bits outputs of experts are summed at all places, not for each token"),

@@ -22,6 +22,7 @@
 
 #include "Annotator.h"
 #include "ExpertDimensions.h"
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
@@ -29,14 +30,80 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
+static FloatType floatTypeOf(Value value) {
+  return dyn_cast<FloatType>(
+      cast<RankedTensorType>(value.getType()).getElementType());
+}
+
+/// What is sent of `value`: where all that reads it casts it to one narrower
+/// type, the result of one cast, which the readers of the others read then.
+static Value sentValue(Value value) {
+  SmallVector<graph::CastOp> casts;
+  for (Operation *user : value.getUsers()) {
+    auto cast = dyn_cast<graph::CastOp>(user);
+    FloatType to = cast ? floatTypeOf(cast) : FloatType(),
+              from = floatTypeOf(value);
+    if (!to || !from || to.getWidth() >= from.getWidth() ||
+        (!casts.empty() && cast.getType() != casts.front().getType()))
+      return value;
+    casts.push_back(cast);
+  }
+  if (casts.empty())
+    return value;
+  graph::CastOp first =
+      *llvm::min_element(casts, [](graph::CastOp a, graph::CastOp b) {
+        return a->isBeforeInBlock(b);
+      });
+  for (graph::CastOp cast : casts)
+    if (cast != first) {
+      cast->replaceAllUsesWith(first);
+      cast->erase();
+    }
+  return first;
+}
+
+/// The type of 16 bits to which `value` is rounded before it is sent: that of
+/// the products whose sum in f32 it is, as gradients of 16-bit activations are.
+/// Null where it is sent as it is.
+static FloatType sentType(Value value) {
+  Operation *op = value.getDefiningOp();
+  while (isa_and_nonnull<graph::AddOp, ConstrainOp>(op))
+    op = op->getOperand(0).getDefiningOp();
+  auto costed = dyn_cast_or_null<graph::CostOpInterface>(op);
+  FloatType own = floatTypeOf(value);
+  if (!own || !own.isF32() || !costed ||
+      costed.getCost().work != graph::WorkClass::Contraction)
+    return FloatType();
+  FloatType read = floatTypeOf(op->getOperand(0));
+  return read && read.getWidth() == 16 ? read : FloatType();
+}
+
+/// Whether experts are computed whole on the ranks that hold them: over another
+/// axis than those of samples their outputs may be partial sums, which are not
+/// rounded.
+static bool holdsWholeSums(const Annotator &annotator) {
+  const Mesh &mesh = annotator.getMesh();
+  AxisList samples = annotator.sampleAxes();
+  return llvm::all_of(mesh.axes, [&](const MeshAxis &axis) {
+    AxisRef whole{axis.name};
+    return axis.size == 1 || mesh.isSequential(whole) ||
+           mesh.overlap(whole, samples);
+  });
+}
+
 /// Annotates the values of `function` that are exchanged between the shardings
 /// of samples and of experts. `kept` are the axes of experts over which no
-/// samples are sharded.
+/// samples are sharded. Gradients in f32 of activations in 16 bits are rounded
+/// before they are sent, as eager autocast rounds each of their terms; not with
+/// products of 8 bits, whose scales would follow from other numbers than on one
+/// device.
 static void annotateCollectives(Annotator &annotator, func::FuncOp function,
                                 const ExpertDimensions &experts, StringRef axis,
                                 const AxisList &kept) {
   // Collected before annotations are inserted.
   SmallVector<OpResult> entering = experts.entering(function);
+  bool rounds = annotator.getGrains() == 0 && holdsWholeSums(annotator) &&
+                !graph::usesFloat8(function);
   for (OpOperand *operand : experts.leaving(function)) {
     Value value = operand->get();
     unsigned dim = *experts.expertDim(value);
@@ -45,10 +112,19 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
     sharding.dims[dim] = kept;
     sharding.open[dim] = false;
     OpBuilder builder(operand->getOwner());
-    operand->set(annotator.constrain(builder, value, sharding));
+    Type type = value.getType();
+    FloatType narrow = rounds ? sentType(value) : FloatType();
+    if (narrow)
+      value = graph::CastOp::create(builder, value.getLoc(),
+                                    cast<RankedTensorType>(type).clone(narrow),
+                                    value);
+    Value sent = annotator.constrain(builder, value, sharding);
+    if (narrow)
+      sent = graph::CastOp::create(builder, value.getLoc(), type, sent);
+    operand->set(sent);
   }
   for (OpResult result : entering)
-    annotator.splitValue(result, *experts.expertDim(result), axis);
+    annotator.splitValue(sentValue(result), *experts.expertDim(result), axis);
 }
 
 namespace {
