@@ -35,8 +35,9 @@ static FloatType floatTypeOf(Value value) {
       cast<RankedTensorType>(value.getType()).getElementType());
 }
 
-/// What is sent of `value`: where all that reads it casts it to one narrower
-/// type, the result of one cast, which the readers of the others read then.
+/// The value that is sent in place of `value`: where all that reads it casts it
+/// to one narrower type, the result of one cast, which the readers of the
+/// others read then.
 static Value sentValue(Value value) {
   SmallVector<graph::CastOp> casts;
   for (Operation *user : value.getUsers()) {
