@@ -64,7 +64,7 @@ static Value sentValue(Value value) {
 }
 
 /// The type of 16 bits to which `value` is rounded before it is sent: that of
-/// the products whose sum in f32 it is, as gradients of 16-bit activations are.
+/// the matmuls whose sum in f32 it is, as gradients of 16-bit activations are.
 /// Null where it is sent as it is.
 static FloatType sentType(Value value) {
   Operation *op = value.getDefiningOp();
@@ -96,7 +96,7 @@ static bool holdsWholeSums(const Annotator &annotator) {
 /// of samples and of experts. `kept` are the axes of experts over which no
 /// samples are sharded. Gradients in f32 of activations in 16 bits are rounded
 /// before they are sent, as eager autocast rounds each of their terms; not with
-/// products of 8 bits, whose scales would follow from other numbers than on one
+/// matmuls of 8 bits, whose scales would follow from other numbers than on one
 /// device.
 static void annotateCollectives(Annotator &annotator, func::FuncOp function,
                                 const ExpertDimensions &experts, StringRef axis,
