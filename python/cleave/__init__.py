@@ -17,6 +17,7 @@ first use, so that `import cleave` is quick. The files:
     messages, version, moved      wording of messages; the version; modules by their former names
     moe, grouped, philox          experts in plain PyTorch, and their matmuls; random numbers of the
                                   compiler
+    recurrence                    linear recurrences, and state-space layers made of them
 
 The native modules, compiler and runtime (`_cleave`) and the runtime alone (`_runtime`), are built
 from python/native.

@@ -92,6 +92,29 @@ static LogicalResult evaluateCumulativeSum(CumulativeSumOp op,
   return success();
 }
 
+static LogicalResult evaluateLinearScan(LinearScanOp op, const RefArgs &args,
+                                        Results results,
+                                        ReferenceContext &context) {
+  const RefTensor &factor = args[0], &input = args[1];
+  RefTensor &output = results[0];
+  int64_t step = input.strides()[op.getDim()];
+  int64_t count = input.shape[op.getDim()];
+  bool inF32 = accumulatesInF32(input.element, context.precision);
+  auto rounded = [&](double x) { return inF32 ? static_cast<float>(x) : x; };
+  for (int64_t first = 0; first < input.size(); ++first) {
+    if (first / step % count != 0)
+      continue;
+    double state = 0;
+    for (int64_t n = 0; n < count; ++n) {
+      int64_t at = first + step * (op.getReverse() ? count - 1 - n : n);
+      double kept = rounded(factor.floats[at] * state);
+      state = rounded(kept + input.floats[at]);
+      output.floats[at] = state;
+    }
+  }
+  return success();
+}
+
 static LogicalResult evaluateTopK(TopKOp op, const RefArgs &args,
                                   Results results, ReferenceContext &) {
   const RefTensor &input = args[0];
@@ -227,6 +250,7 @@ static LogicalResult evaluateUnpackBits(UnpackBitsOp, const RefArgs &args,
 void cleave::attachShapeModels(MLIRContext *c) {
   ReferenceModel<ReduceOp, evaluateReduce>::attach(c);
   ReferenceModel<CumulativeSumOp, evaluateCumulativeSum>::attach(c);
+  ReferenceModel<LinearScanOp, evaluateLinearScan>::attach(c);
   ReferenceModel<TopKOp, evaluateTopK>::attach(c);
   ReferenceModel<ReshapeOp, evaluateReshape>::attach(c);
   ReferenceModel<TransposeOp, evaluateTranspose>::attach(c);

@@ -341,6 +341,8 @@ LogicalResult KernelEmitter::emitOp(Operation &op) {
       })
       .Case([&](ScanOp scan) {
         llvm::Value *&sum = running[scan];
+        if (Value factor = scan.getFactor())
+          sum = b.CreateFMul(get(factor), sum);
         sum = combine(ReductionKind::Sum, scan.getType(), sum,
                       get(scan.getValue()));
         values[scan.getResult()] = sum;

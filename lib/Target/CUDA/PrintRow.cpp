@@ -279,11 +279,15 @@ LogicalResult KernelPrinter::printScanPass(PassOp pass) {
   os << "const int c = " << (*reverse ? columns + " - 1 - i" : "i") << ";\n";
   inPass = true;
   for (Operation &op : body) {
-    if (auto scan = dyn_cast<ScanOp>(op))
-      os << name(scan.getResult()) << " = " << name(scan.getResult()) << " + "
-         << name(scan.getValue()) << ";\n";
-    else if (failed(printOp(op)))
+    if (auto scan = dyn_cast<ScanOp>(op)) {
+      std::string sum = name(scan.getResult());
+      os << sum << " = ";
+      if (Value factor = scan.getFactor())
+        os << name(factor) << " * ";
+      os << sum << " + " << name(scan.getValue()) << ";\n";
+    } else if (failed(printOp(op))) {
       return failure();
+    }
   }
   inPass = false;
   os.unindent();

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..recurrence import chunked_scan
 from .size import Size
 
 
@@ -55,58 +56,9 @@ class StateSpace(nn.Module):
         write = mixed(self.write(x), self.write_taps, self.groups)
         read = mixed(self.read(x), self.read_taps, self.groups)
         steps = F.softplus(self.step(x).float() + self.step_bias.float())
-        scanned = scan(y.float(), steps, -torch.exp(self.decay.float()), write.float(),
-                       read.float(), self.chunk)
+        scanned, _ = chunked_scan(y.float(), steps, -torch.exp(self.decay.float()), write.float(),
+                                  read.float(), self.chunk)
         y = (scanned + y * self.skip[:, None]).reshape(batch, length, -1)
         y = (y * F.silu(self.gate(x).float())).reshape(batch, length, self.groups, -1)
         y = F.rms_norm(y, (y.shape[-1],), eps=1e-5).reshape(batch, length, -1)
         return self.down(y.to(x.dtype) * self.norm)
-
-
-def scan(x, steps, decay, write, read, chunk: int):
-    """The outputs [b, l, a, p] of states [a, p, n], where at each position
-    `state = exp(step * decay) * state + step * x * write` and `output = state * read`.
-
-    `x`: [b, l, a, p]; `steps`: [b, l, a]; `decay`: [a]; `write`, `read`: [b, l, g, n]. Within a
-    chunk of positions outputs are computed as attention is; the states between chunks, by the
-    factors that are left of each chunk's.
-    """
-    batch, length, heads, _ = x.shape
-    groups = write.shape[2]
-    count = -(-length // chunk)
-    rest = count * chunk - length
-
-    def chunks(y, *shape):
-        y = F.pad(y, (0,) * (2 * (y.dim() - 2)) + (0, rest)) if rest else y
-        return y.reshape(batch, count, chunk, *shape)
-
-    # Letters: b batch, c and z chunks, l and s positions of a chunk, g groups, r heads of a
-    # group, p channels, n those of a state.
-    own = heads // groups
-    values = chunks(x * steps[..., None], groups, own, x.shape[-1])
-    write, read = (chunks(y, groups, y.shape[-1]) for y in (write, read))
-    # Logarithms of what is left at a position of the state before the chunk, [b, c, g, r, l].
-    left = chunks(steps * decay, groups, own).permute(0, 1, 3, 4, 2).cumsum(-1)
-    between = (left[..., :, None] - left[..., None, :]).masked_fill(
-        ~_until(chunk, x.device), -math.inf).exp()
-    scores = torch.einsum("bclgn,bcsgn->bcgls", read, write)[:, :, :, None] * between
-    inside = torch.einsum("bcgrls,bcsgrp->bclgrp", scores, values)
-    last = left[..., -1:]
-    if count == 1:
-        return inside.reshape(batch, -1, heads, x.shape[-1])[:, :length]
-    kept = values * (last - left).exp().permute(0, 1, 4, 2, 3)[..., None]
-    added = torch.einsum("bclgn,bclgrp->bcgrpn", write, kept)
-    # The state before chunk c has what each chunk z before it added.
-    total = last[..., 0].permute(0, 2, 3, 1).cumsum(-1)
-    before = (total - last[..., 0].permute(0, 2, 3, 1))[..., :, None] - total[..., None, :]
-    before = before.masked_fill(~_until(count, x.device, 1), -math.inf).exp()
-    states = torch.einsum("bgrcz,bzgrpn->bcgrpn", before, added)
-    carried = torch.einsum("bclgn,bcgrpn->bclgrp", read, states)
-    result = inside + carried * left.exp().permute(0, 1, 4, 2, 3)[..., None]
-    return result.reshape(batch, -1, heads, x.shape[-1])[:, :length]
-
-
-def _until(count: int, device, before: int = 0):
-    """Which places are at most the row's, less `before`: [count, count]."""
-    place = torch.arange(count, device=device)
-    return place[None, :] + before <= place[:, None]

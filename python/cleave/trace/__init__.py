@@ -25,11 +25,12 @@ patterns. A file imports only files of its own row and of the rows above:
                               regions of f32 that casts mark
     fold, convert             constant folding; the conversion of one exported graph,
                               which refuses operators that have no converter
-    accepted, alike, call_plan, experts, balance, choices, decompose, lazy_code, export
+    accepted, alike, call_plan, experts, scans, balance, choices, decompose, lazy_code, export
                               supported tensors and names; whether two programs compute the
-                              same; inputs and loss; static shapes of experts, the tokens of
-                              their losses, counts of their choices; decompositions; graphs
-                              whose code nobody asks for; torch.export
+                              same; inputs and loss; static shapes of experts; loops of the
+                              library as recurrences; the tokens of losses of experts, counts
+                              of their choices; decompositions; graphs whose code nobody asks
+                              for; torch.export
     patterns/                 activations composed of smaller ops
     repeat, model_tensors, policy, entry, modes
                               copies of layers; parameters and buffers; the precision of

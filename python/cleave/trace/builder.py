@@ -151,6 +151,11 @@ class Builder:
     def cumulative_sum(self, x: Value, dim: int) -> Value:
         return self.create("cumulative_sum", [x], [x.type], attrs={"dim": dim % x.type.rank})[0]
 
+    def linear_scan(self, factor: Value, x: Value, dim: int, reverse: bool = False) -> Value:
+        """Returns the states of `state = factor * state + x` along `dim`, from zero."""
+        attrs = {"dim": dim % x.type.rank, **({"reverse": True} if reverse else {})}
+        return self.create("linear_scan", [factor, x], [x.type], attrs=attrs)[0]
+
     def top_k(self, x: Value, k: int) -> tuple[Value, Value]:
         """Returns values and i64 indices of the k largest elements of the last dimension."""
         shape = x.shape[:-1] + (k,)

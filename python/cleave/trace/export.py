@@ -38,6 +38,7 @@ from .patches import answering_is_compiling, traceable_distributions
 from .process_state import restored_process
 from .regions import recorded
 from .replacements import refuse_selected
+from .scans import recognised_scans
 from .widen import computed_types
 
 
@@ -308,7 +309,8 @@ def _tracing(step: _Step, groups: Groups, training: bool):
     """Context manager in which a step is traced; errors say what the model's author can do."""
     module, call = step.module, step.call_plan
     sequences = next((x.shape[0] for x in call.inputs.values() if x.dim()), 1)
-    with (restored_process(), _mode(module, training), static_experts(module, sequences), _record_all_frames(),
+    with (restored_process(), _mode(module, training), static_experts(module, sequences),
+          recognised_scans(module), _record_all_frames(),
           traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
           recorded(step.originals.regions), code_on_demand(),

@@ -222,3 +222,23 @@ func.func @loss(%x: tensor<2x4xf32> {graph.name = "x", graph.role = "parameter"}
   %l = graph.reduce sum %rstd {dims = array<i64: 0>} : (tensor<2xf32>) -> tensor<f32>
   return %l : tensor<f32>
 }
+
+// -----
+
+// The gradient of a recurrence is the recurrence from the other side, with the
+// factor of the next place.
+
+// CHECK-LABEL: func.func @train(
+// CHECK-SAME: %[[A:[a-z0-9]+]]: tensor<2x4xf32>
+// CHECK: %[[H:.*]] = graph.linear_scan %[[A]], %[[A]] {dim = 1 : i64}
+// CHECK: %[[NEXT:.*]] = graph.slice %[[A]] {offsets = array<i64: 0, 1>, sizes = array<i64: 2, 3>
+// CHECK: %[[F:.*]] = graph.pad %[[NEXT]]
+// CHECK: %[[G:.*]] = graph.linear_scan %[[F]], %{{.*}} {dim = 1 : i64, reverse}
+// CHECK: %[[LAST:.*]] = graph.slice %[[H]] {offsets = array<i64: 0, 0>, sizes = array<i64: 2, 3>
+// CHECK: %[[BEFORE:.*]] = graph.pad %[[LAST]]
+// CHECK: graph.mul %[[G]], %[[BEFORE]]
+func.func @loss(%a: tensor<2x4xf32> {graph.name = "a", graph.role = "parameter"}) -> tensor<f32> {
+  %h = graph.linear_scan %a, %a {dim = 1 : i64} : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %l = graph.reduce sum %h {dims = array<i64: 0, 1>} : (tensor<2x4xf32>) -> tensor<f32>
+  return %l : tensor<f32>
+}

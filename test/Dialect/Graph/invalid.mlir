@@ -441,3 +441,21 @@ func.func @grouped_offsets(%x: tensor<6x8xf32>, %w: tensor<4x8x5xf32>, %o: tenso
   %0 = graph.grouped_contract %x, %w, %o : (tensor<6x8xf32>, tensor<4x8x5xf32>, tensor<5xi64>) -> tensor<6x5xf32>
   return
 }
+
+// -----
+
+func.func @recurrence_of_two_shapes(%a: tensor<1x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  // expected-error@+2 {{factor 'tensor<1x8xf32>' differs from input 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %h = graph.linear_scan %a, %x {dim = 1 : i64} : (tensor<1x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %h : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @recurrence_of_nothing(%a: tensor<4x0xf32>) -> tensor<4x0xf32> {
+  // expected-error@+2 {{recurrence of no elements (dimension 1 is empty)}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %h = graph.linear_scan %a, %a {dim = 1 : i64} : (tensor<4x0xf32>, tensor<4x0xf32>) -> tensor<4x0xf32>
+  return %h : tensor<4x0xf32>
+}

@@ -27,7 +27,7 @@ REFUSED = {
     **{("mamba2", recipe): r"(?s)no pair of products with weights.*are needed whole here, by"
        for recipe in ("megatron", "megatron-sp")},
     **{("mamba2", recipe): "no input has the sequence dimension of an attention"
-       for recipe in ("context", "ulysses")},
+       for recipe in ("ulysses",)},
     **{("mamba2", recipe): "the model has no attention" for recipe in ("ring", "two-ring")},
 }
 CASES = [(family, mesh, plan) for family in MODELS for mesh, plan in RECIPES
@@ -36,8 +36,9 @@ TRAINED = [case for case in CASES if case[::2] not in REFUSED]
 #: What is fast.
 FEW = [("deepseek_v3", {"ep": 2}, "expert"), ("gemma", {"cp": 2}, "ring"),
        ("gemma2", {"tp": 2}, "megatron-sp"), ("gemma2", {"cp": 2}, "ulysses"),
-       ("gpt_oss", {"cp": 2}, "context"), ("mamba2", {"dp": 2}, "zero3")]
-FEW_REFUSED = [("mamba2", "context"), ("mamba2", "megatron")]
+       ("gpt_oss", {"cp": 2}, "context"), ("mamba2", {"dp": 2}, "zero3"),
+       ("mamba2", {"cp": 2}, "context")]
+FEW_REFUSED = [("mamba2", "ulysses"), ("mamba2", "megatron")]
 
 
 class Labelled(torch.nn.Module):

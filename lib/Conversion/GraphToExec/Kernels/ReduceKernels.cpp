@@ -119,31 +119,63 @@ struct ReduceModel
   }
 };
 
+/// One row for each line of a tensor along `dim`.
+KernelSpace linesAlong(RankedTensorType type, int64_t dim) {
+  int64_t cols = type.getDimSize(dim);
+  return KernelSpace::fixed(type.getNumElements() / cols, cols);
+}
+
+/// The elements of a tensor of `type`, line by line along `dim`.
+Access alongLines(RankedTensorType type, int64_t dim) {
+  SmallVector<int64_t> dims, sizes;
+  for (int64_t d = 0; d < type.getRank(); ++d)
+    if (d != dim)
+      dims.push_back(d);
+  dims.push_back(dim);
+  for (int64_t d : dims)
+    sizes.push_back(type.getDimSize(d));
+  return Access::get(type, sizes, dims);
+}
+
+/// Defines `output`, line by line along `dim`.
+void defineLines(KernelBuilder &k, Value output, Value y, int64_t dim) {
+  RankedTensorType type = tensorTypeOf(output);
+  if (dim == type.getRank() - 1)
+    k.define(output, y);
+  else
+    k.defineAt(output, y, alongLines(type, dim));
+}
+
 struct CumulativeSumModel
     : KernelLoweringInterface::ExternalModel<CumulativeSumModel,
                                              CumulativeSumOp> {
   KernelSpace getKernelSpace(Operation *operation) const {
     auto op = cast<CumulativeSumOp>(operation);
-    int64_t cols = tensorTypeOf(op.getInput()).getDimSize(op.getDim());
-    return KernelSpace::fixed(numElements(op.getInput()) / cols, cols);
+    return linesAlong(tensorTypeOf(op.getInput()), op.getDim());
   }
   LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
     auto op = cast<CumulativeSumOp>(operation);
-    auto type = tensorTypeOf(op.getInput());
-    SmallVector<int64_t> dims, sizes;
-    for (int64_t d = 0; d < type.getRank(); ++d)
-      if (d != (int64_t)op.getDim())
-        dims.push_back(d);
-    dims.push_back(op.getDim());
-    for (int64_t d : dims)
-      sizes.push_back(type.getDimSize(d));
-    Value x = k.read(op.getInput(), Access::get(type, sizes, dims));
-    Value y = k.scan(x, op.getReverse());
-    if ((int64_t)op.getDim() == type.getRank() - 1)
-      k.define(op.getOutput(), y);
-    else
-      k.defineAt(op.getOutput(), y,
-                 Access::get(tensorTypeOf(op.getOutput()), sizes, dims));
+    Value x = k.read(op.getInput(),
+                     alongLines(tensorTypeOf(op.getInput()), op.getDim()));
+    defineLines(k, op.getOutput(), k.scan(x, op.getReverse()), op.getDim());
+    return success();
+  }
+};
+
+struct LinearScanModel
+    : KernelLoweringInterface::ExternalModel<LinearScanModel, LinearScanOp> {
+  KernelSpace getKernelSpace(Operation *operation) const {
+    auto op = cast<LinearScanOp>(operation);
+    return linesAlong(tensorTypeOf(op.getInput()), op.getDim());
+  }
+  LogicalResult emitKernel(Operation *operation, KernelBuilder &k) const {
+    auto op = cast<LinearScanOp>(operation);
+    int64_t dim = op.getDim();
+    Value a =
+        k.read(op.getFactor(), alongLines(tensorTypeOf(op.getFactor()), dim));
+    Value x =
+        k.read(op.getInput(), alongLines(tensorTypeOf(op.getInput()), dim));
+    defineLines(k, op.getOutput(), k.scan(x, op.getReverse(), a), dim);
     return success();
   }
 };
@@ -153,4 +185,5 @@ struct CumulativeSumModel
 void cleave::attachReduceKernels(MLIRContext *context) {
   ReduceOp::attachInterface<ReduceModel>(*context);
   CumulativeSumOp::attachInterface<CumulativeSumModel>(*context);
+  LinearScanOp::attachInterface<LinearScanModel>(*context);
 }

@@ -224,8 +224,8 @@ Value KernelBuilder::reduce(ReductionKind kind, Value value, bool ordered) {
   return op;
 }
 
-Value KernelBuilder::scan(Value value, bool reverse) {
-  return ScanOp::create(b, loc, value, reverse);
+Value KernelBuilder::scan(Value value, bool reverse, Value factor) {
+  return ScanOp::create(b, loc, value, factor, reverse);
 }
 
 Value KernelBuilder::index(ArrayRef<int64_t> sizes, unsigned dim) {

@@ -111,8 +111,9 @@ void cleave::graph::registerPrecisionModels(DialectRegistry &registry) {
            RmsNormWeightGradOp>(context);
     attach<OfReduction, ReduceOp>(context);
     attach<All<F32>, SoftmaxOp, SoftmaxGradOp, CrossEntropyOp,
-           CrossEntropyGradOp, CumulativeSumOp, TopKOp, ExpOp, Expm1Op, LogOp,
-           Log1pOp, PowOp, RsqrtOp, SinOp, CosOp, GlobalNormOp, SeedOp,
-           GradientOp, WrittenOp, AdamWOp, SgdOp, OrthonormalizeOp>(context);
+           CrossEntropyGradOp, CumulativeSumOp, LinearScanOp, TopKOp, ExpOp,
+           Expm1Op, LogOp, Log1pOp, PowOp, RsqrtOp, SinOp, CosOp, GlobalNormOp,
+           SeedOp, GradientOp, WrittenOp, AdamWOp, SgdOp, OrthonormalizeOp>(
+        context);
   });
 }

@@ -9,6 +9,7 @@ import math
 import torch
 
 from .index import take_along
+from ... import recurrence  # noqa: F401 (defines the operator)
 from ..ir import TensorType
 from ..registry import Unsupported, aten, converts
 
@@ -43,6 +44,11 @@ def cumprod(c, x, dim, dtype=None):
     if x.type.rank == 0:
         return x
     return scan(c, [x], dim, lambda a, b: [c.b.binary("mul", a[0], b[0])])[0]
+
+
+@converts(torch.ops.cleave.linear_scan.default)
+def linear_scan(c, factor, x, dim, reverse):
+    return c.b.linear_scan(factor, x, dim, reverse)
 
 
 @converts(aten.cummax.default)

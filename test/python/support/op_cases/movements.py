@@ -58,6 +58,32 @@ def cumulative_sum(d):
     )
 
 
+def recurrence(factor, x, dim, reverse):
+    """What linear_scan is, place by place."""
+    rows = list(zip(factor.unbind(dim), x.unbind(dim)))
+    states, state = [], 0.0
+    for a, value in reversed(rows) if reverse else rows:
+        state = a * state + value
+        states.append(state)
+    return torch.stack(states[::-1] if reverse else states, dim)
+
+
+@case("linear_scan")
+def linear_scan(d):
+    shape = d.shape(1)
+    dim = d.integer(0, len(shape) - 1)
+    factor, x = d.param(shape), d.param(shape)
+    for reverse in (False, True):
+        d.observe(
+            d.op(
+                "linear_scan",
+                [factor, x],
+                lambda a, b: recurrence(a, b, dim, reverse),
+                {"dim": dim, **({"reverse": True} if reverse else {})},
+            )
+        )
+
+
 @case("reshape")
 def reshape(d):
     factors = [d.integer(1, 3) for _ in range(4)]

@@ -226,9 +226,15 @@ def Exec_ReduceOp : Exec_Op<"reduce", [Pure, SameOperandsAndResultType]> {
 
 def Exec_ScanOp : Exec_Op<"scan", [Pure, SameOperandsAndResultType]> {
   let summary = "Inclusive sum along the columns, from the last with `reverse`";
-  let arguments = (ins Exec_Scalar:$value, UnitAttr:$reverse);
+  let description = [{
+    With a `factor`, the sum before is multiplied by it at each column; the
+    product and the sum are rounded one after the other.
+  }];
+  let arguments = (ins Exec_Scalar:$value, Optional<Exec_Scalar>:$factor,
+                       UnitAttr:$reverse);
   let results = (outs Exec_Scalar:$result);
-  let assemblyFormat = "$value attr-dict `:` type($value)";
+  let assemblyFormat =
+      "$value (`factor` $factor^)? attr-dict `:` type($value)";
 }
 
 def Exec_KeepOp : Exec_Op<"keep"> {

@@ -149,7 +149,9 @@ public:
 
   mlir::Value reduce(exec::ReductionKind kind, mlir::Value value,
                      bool ordered = false);
-  mlir::Value scan(mlir::Value value, bool reverse);
+  /// The running sum, which is multiplied by `factor` (may be null) before each
+  /// value is added.
+  mlir::Value scan(mlir::Value value, bool reverse, mlir::Value factor = {});
   /// Index along one dimension of a nest of loops `sizes`, as i64.
   mlir::Value index(llvm::ArrayRef<int64_t> sizes, unsigned dim);
   /// A number that the kernel reads from memory, so that kernels which differ

@@ -40,6 +40,27 @@ def Graph_CumulativeSumOp : Graph_InferredOp<"cumulative_sum"> {
       "$input attr-dict `:` functional-type(operands, results)";
 }
 
+def Graph_LinearScanOp : Graph_InferredOp<"linear_scan"> {
+  let summary = "Linear recurrence along one dimension";
+  let description = [{
+    Along `dim`, `out[t] = factor[t] * out[t - 1] + input[t]`, from an
+    `out[-1]` of zero, so that the first factor is not read; with `reverse`,
+    `out[t] = factor[t] * out[t + 1] + input[t]`, from the last. Operands have
+    one shape. The recurrence of a narrow float is computed in f32.
+    ```mlir
+    %h = graph.linear_scan %a, %x {dim = 1 : i64} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+    ```
+    The gradient is the recurrence from the other side (Martin and Cundy,
+    Parallelizing Linear Recurrent Neural Nets Over Sequence Length, ICLR 2018,
+    section 2.2).
+  }];
+  let arguments = (ins Graph_FloatTensor:$factor, Graph_FloatTensor:$input,
+                       I64Attr:$dim, UnitAttr:$reverse);
+  let results = (outs Graph_FloatTensor:$output);
+  let assemblyFormat =
+      "$factor `,` $input attr-dict `:` functional-type(operands, results)";
+}
+
 def Graph_TopKOp : Graph_InferredOp<"top_k"> {
   let summary = "The largest elements of the last dimension, and their indices";
   let description = [{

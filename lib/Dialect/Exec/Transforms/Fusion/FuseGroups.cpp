@@ -241,8 +241,11 @@ bool Grouping::isValid(ArrayRef<unsigned> members,
     return kept;
   };
   DenseSet<Value> passed;
+  bool forward = false, backward = false;
   for (unsigned m : members) {
     const FusionNode &node = nodes[m];
+    forward |= node.scansForward;
+    backward |= node.scansBackward;
     auto placement = placementIn(node, space);
     if (!placement)
       return false;
@@ -278,6 +281,9 @@ bool Grouping::isValid(ArrayRef<unsigned> members,
       }
     }
   }
+  // A pass goes through its columns in one direction.
+  if (forward && backward)
+    return false;
   return members.size() == 1 || ((passed.size() <= kMaxArguments ||
                                   argumentsOf(members) <= kMaxArguments) &&
                                  !sumsApart(members, space));

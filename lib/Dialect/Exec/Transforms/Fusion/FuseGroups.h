@@ -23,6 +23,9 @@ struct FusionNode {
   llvm::SmallVector<KernelBuilder::Definition> definitions;
   /// Whether the op combines the elements of a row, or those of columns.
   bool reducesRows = false, sumsColumns = false;
+  /// Whether the op has a recurrence along rows, from the first column or from
+  /// the last.
+  bool scansForward = false, scansBackward = false;
   /// Whether a result replaces an argument in its memory.
   bool overwrites = false;
   /// Whether the op may stop the step, which must then change nothing.

@@ -37,6 +37,8 @@ FailureOr<FusionNode> cleave::exec::probe(Operation *op) {
   node.fusable = true;
   node.reducesRows =
       !scratch.getOps<ReduceOp>().empty() || !scratch.getOps<ScanOp>().empty();
+  for (ScanOp scan : scratch.getOps<ScanOp>())
+    (scan.getReverse() ? node.scansBackward : node.scansForward) = true;
   node.sumsColumns =
       llvm::any_of(scratch.getOps<AccumulateOp>(), [](AccumulateOp op) {
         return op.getMap().isFunctionOfDim(1);

@@ -92,7 +92,9 @@ bool isElementSink(Operation *op, const DenseSet<Value> &elements) {
 
 void Scheduler::classify(Operation *op) {
   int at = 0;
+  // A recurrence differs from place to place even if what it reads does not.
   bool element =
+      isa<ScanOp>(op) ||
       llvm::any_of(op->getOperands(), [&](Value v) { return isElement(v); });
   auto mapOf = [](Operation *op) -> AffineMap {
     if (auto load = dyn_cast<LoadOp>(op))

@@ -23,6 +23,11 @@ OpCost CumulativeSumOp::getCost() {
                        elementsOf(getInput()));
 }
 
+OpCost LinearScanOp::getCost() {
+  return streamingCost(getOperation(), WorkClass::RowWise,
+                       2 * elementsOf(getInput()), {{0}, {0}});
+}
+
 OpCost TopKOp::getCost() {
   // Few are taken one after another, many in five passes.
   return streamingCost(getOperation(), WorkClass::RowWise,

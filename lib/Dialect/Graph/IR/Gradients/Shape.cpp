@@ -39,6 +39,42 @@ CLEAVE_GRADIENTS(CumulativeSumOp) {
   return success();
 }
 
+/// The tensor whose element at `t` along `dim` is that of `x` at `t - 1`, or at
+/// `t + 1` if `forward` is off, and zero where `x` has none.
+static Value shifted(Formula f, Value x, int64_t dim, bool forward) {
+  SmallVector<int64_t> sizes(tensorTypeOf(x).getShape());
+  if (sizes[dim] == 1)
+    return f.splat(tensorTypeOf(x), 0.0);
+  SmallVector<int64_t> none(sizes.size(), 0), ones(sizes.size(), 1);
+  SmallVector<int64_t> offsets = none, low = none, high = none;
+  --sizes[dim];
+  (forward ? low : offsets)[dim] = 1;
+  if (!forward)
+    high[dim] = 1;
+  Value kept = SliceOp::create(f.builder, f.loc, x, offsets, sizes, ones);
+  return PadOp::create(f.builder, f.loc, kept, llvm::APFloat(0.0), low, high,
+                       none);
+}
+
+CLEAVE_GRADIENTS(LinearScanOp) {
+  Value g = resultGradients[0];
+  if (!g || (!needed[0] && !needed[1]))
+    return success();
+  Formula f{builder, getLoc()};
+  // An element reaches the result at its place, and all later ones through
+  // their factors: the gradient follows the same recurrence backward, in which
+  // each factor leads to the place before it.
+  int64_t dim = getDim();
+  bool forward = !getReverse();
+  Value total = LinearScanOp::create(
+      builder, getLoc(), shifted(f, getFactor(), dim, !forward), g, dim,
+      /*reverse=*/forward);
+  if (needed[0])
+    operandGradients[0] = f.mul(total, shifted(f, getOutput(), dim, forward));
+  operandGradients[1] = total;
+  return success();
+}
+
 CLEAVE_GRADIENTS(TopKOp) {
   Value g = resultGradients[0];
   if (!g || !needed[0])

@@ -55,6 +55,23 @@ CumulativeSumOp::inferReturnTypes(MLIRContext *, std::optional<Location> loc,
   return success();
 }
 
+LogicalResult LinearScanOp::inferReturnTypes(MLIRContext *,
+                                             std::optional<Location> loc,
+                                             Adaptor adaptor,
+                                             SmallVectorImpl<Type> &results) {
+  RankedTensorType input = denseTypeOf(adaptor.getInput());
+  if (denseTypeOf(adaptor.getFactor()) != input)
+    return emitOptionalError(loc, "factor ", denseTypeOf(adaptor.getFactor()),
+                             " differs from input ", input);
+  if (failed(checkDim(loc, adaptor.getDim(), input)))
+    return failure();
+  if (input.getDimSize(adaptor.getDim()) == 0)
+    return emitOptionalError(loc, "recurrence of no elements (dimension ",
+                             adaptor.getDim(), " is empty)");
+  results.push_back(input);
+  return success();
+}
+
 LogicalResult ReshapeOp::verify() {
   RankedTensorType from = denseTypeOf(getInput());
   auto to = cast<RankedTensorType>(getType());

@@ -59,6 +59,18 @@ ShardingRule CumulativeSumOp::getShardingRule() {
   });
 }
 
+ShardingRule LinearScanOp::getShardingRule() {
+  RuleBuilder builder(getOperation());
+  for (auto [i, size] : llvm::enumerate(shapeOf(getInput()))) {
+    DimFactors factor =
+        i == getDim() ? builder.wholeFactor(size) : builder.factor(size);
+    builder.operand(0)[i] = builder.operand(1)[i] = builder.result(0)[i] =
+        factor;
+  }
+  builder.linear({1});
+  return builder.take();
+}
+
 ShardingRule TopKOp::getShardingRule() {
   RuleBuilder builder(getOperation());
   ArrayRef<int64_t> in = shapeOf(getInput());

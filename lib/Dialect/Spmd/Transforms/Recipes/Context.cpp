@@ -8,15 +8,47 @@
 /// \file
 /// The recipe "context": inputs, and by propagation all intermediate values,
 /// are sharded over one axis along the sequence. Attention keeps its queries
-/// sharded and gathers keys and values.
+/// sharded and gathers keys and values; a recurrence along the sequence gathers
+/// the state and the product of factors that each rank ends with.
 ///
 //===----------------------------------------------------------------------===//
 
+#include "../Decompose/BlockScans.h"
 #include "Sequence.h"
 
 using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
+
+/// Adds the dimensions of the recurrences of `function` to `sequences`.
+static void addScans(const DimensionClasses &classes, func::FuncOp function,
+                     SequenceClasses &sequences) {
+  for (auto scan : function.getBody().front().getOps<graph::LinearScanOp>())
+    if (!classes.of(scan.getInput(), scan.getDim()).samples)
+      sequences.insert(classes.number(scan.getInput(), scan.getDim()));
+}
+
+/// Computes the recurrences of `function` along `sequences` in as many blocks
+/// as `axis` has positions.
+static void blockScans(Annotator &annotator, func::FuncOp function,
+                       const SequenceClasses &sequences, StringRef axis) {
+  const DimensionClasses &classes = annotator.classesOf(function);
+  int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  SmallVector<graph::LinearScanOp> scans;
+  for (auto scan : function.getBody().front().getOps<graph::LinearScanOp>())
+    if (sequences.contains(classes.number(scan.getInput(), scan.getDim())))
+      scans.push_back(scan);
+  for (graph::LinearScanOp scan : scans) {
+    int64_t size = scan.getType().getDimSize(scan.getDim());
+    if (size % parts == 0 && size > parts)
+      blockScan(scan, parts);
+    else if (size % parts != 0)
+      scan.emitRemark("recurrence of ")
+          << size << " places, which are not divisible by the " << parts
+          << " positions of axis \"" << axis
+          << "\": its operands are gathered over it";
+  }
+}
 
 LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
   bool found = false;
@@ -25,17 +57,19 @@ LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
     const DimensionClasses &classes = annotator.classesOf(function);
     ComposedAttention composed(classes, function);
     SequenceClasses sequences = sequenceClasses(classes, function, composed);
+    addScans(classes, function, sequences);
     FailureOr<bool> split = splitInputs(annotator, function, sequences, axis);
     if (succeeded(split) && !*split)
       split = splitMadeSequences(annotator, function, sequences, axis);
     if (failed(split))
       return failure();
     composed.splitQueries(annotator, axis);
+    blockScans(annotator, function, sequences, axis);
     found |= *split || !composed.empty();
   }
   if (!found)
     return refuseWithoutAttention(
         annotator, "context",
-        "no input has the sequence dimension of an attention");
+        "no input has the sequence dimension of an attention or a recurrence");
   return success();
 }

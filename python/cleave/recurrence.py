@@ -1,0 +1,201 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Linear recurrences along a sequence, as an operator of PyTorch, and the layers made of them.
+
+Eager code computes the operator position by position; a trace has one op. The forms of layers are
+blockwise: their cost is linear in the length.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def linear_scan(factor: Tensor, input: Tensor, dim: int = -1, reverse: bool = False) -> Tensor:
+    """Returns `h` with `h[t] = factor[t] * h[t - 1] + input[t]` along `dim`, from `h[-1] = 0`;
+    with `reverse`, `h[t] = factor[t] * h[t + 1] + input[t]`, from the last.
+
+    `factor` and `input` have one type, and are broadcast to one shape. Differentiable in both, any
+    number of times.
+    """
+    if factor.dtype != input.dtype or not input.is_floating_point():
+        raise TypeError(f"factor and input need one floating-point type, not {factor.dtype} and "
+                        f"{input.dtype}")
+    factor, input = torch.broadcast_tensors(factor, input)
+    if input.dim() == 0 or input.shape[dim] == 0:
+        return input.clone()
+    return _linear_scan(factor, input, dim % input.dim(), reverse)
+
+
+@torch.library.custom_op("cleave::linear_scan", mutates_args=())
+def _linear_scan(factor: Tensor, input: Tensor, dim: int, reverse: bool) -> Tensor:
+    rows = list(zip(factor.unbind(dim), input.unbind(dim)))
+    if reverse:
+        rows.reverse()
+    states = [rows[0][1].clone()]
+    for a, x in rows[1:]:
+        states.append(a * states[-1] + x)
+    if reverse:
+        states.reverse()
+    return torch.stack(states, dim)
+
+
+@_linear_scan.register_fake
+def _(factor, input, dim, reverse):
+    return torch.empty(input.shape, dtype=input.dtype, device=input.device)
+
+
+def _keep(ctx, inputs, output):
+    factor, _, ctx.dim, ctx.reverse = inputs
+    ctx.save_for_backward(factor, output)
+
+
+def _gradients(ctx, g):
+    factor, states = ctx.saved_tensors
+    total = _linear_scan(shifted(factor, ctx.dim, not ctx.reverse), g, ctx.dim, not ctx.reverse)
+    return total * shifted(states, ctx.dim, ctx.reverse), total, None, None
+
+
+_linear_scan.register_autograd(_gradients, setup_context=_keep)
+
+
+def shifted(x: Tensor, dim: int, back: bool = False) -> Tensor:
+    """Returns `y` with `y[t] = x[t - 1]` along `dim`, or with `back` `x[t + 1]`; 0 where `x` has
+    none."""
+    size = x.shape[dim]
+    zero = x.new_zeros(()).expand_as(x.narrow(dim, 0, 1))
+    kept = x.narrow(dim, 1 if back else 0, size - 1)
+    return torch.cat([kept, zero] if back else [zero, kept], dim)
+
+
+# Layers -------------------------------------------------------------------------------
+
+
+def selective_scan(x: Tensor, steps: Tensor, decay: Tensor, write: Tensor,
+                   read: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the outputs [b, d, l] of states [d, n], where at each position `state = exp(step *
+    decay) * state + step * x * write` and `output = state * read`, summed over n; and the last
+    state, [b, d, n]. (Gu and Dao, Mamba, arXiv 2312.00752, algorithm 2.)
+
+    `x`, `steps`: [b, d, l]; `decay`: [d, n]; `write`, `read`: [b, n, l].
+    """
+    factor = torch.exp(decay[:, :, None] * steps[:, :, None, :])
+    states = linear_scan(factor, (steps * x)[:, :, None, :] * write[:, None])
+    return (states * read[:, None]).sum(2), states[..., -1]
+
+
+def chunked_scan(x: Tensor, steps: Tensor, decay: Tensor, write: Tensor, read: Tensor,
+                 chunk: int) -> tuple[Tensor, Tensor]:
+    """Returns the outputs [b, l, a, p] of states [a, p, n], where at each position `state =
+    exp(step * decay) * state + step * x * write` and `output = state * read`, summed over n; and
+    the state after the last chunk, [b, a, p, n]. (Dao and Gu, Mamba-2, arXiv 2405.21060, section
+    6.)
+
+    `x`: [b, l, a, p]; `steps`: [b, l, a]; `decay`: [a]; `write`, `read`: [b, l, g, n]. Within a
+    chunk of positions outputs are computed as attention is; the states between chunks, by the
+    factors that are left of each chunk's.
+    """
+    batch, length, heads, width = x.shape
+    groups = write.shape[2]
+    count = -(-length // chunk)
+    rest = count * chunk - length
+
+    def chunks(y, *shape):
+        y = F.pad(y, (0,) * (2 * (y.dim() - 2)) + (0, rest)) if rest else y
+        return y.reshape(batch, count, chunk, *shape)
+
+    # Letters: b batch, c chunks, l and s positions of a chunk, g groups, r heads of a group, p
+    # channels, n those of a state.
+    own = heads // groups
+    values = chunks(x * steps[..., None], groups, own, width)
+    write, read = (chunks(y, groups, y.shape[-1]) for y in (write, read))
+    # Logarithms of what is left at a position of the state before the chunk, [b, c, g, r, l].
+    left = chunks(steps * decay, groups, own).permute(0, 1, 3, 4, 2).cumsum(-1)
+    between = (left[..., :, None] - left[..., None, :]).masked_fill(
+        ~_until(chunk, x.device), -math.inf).exp()
+    scores = torch.einsum("bclgn,bcsgn->bcgls", read, write)[:, :, :, None] * between
+    inside = torch.einsum("bcgrls,bcsgrp->bclgrp", scores, values)
+    last = left[..., -1:]
+    kept = values * (last - left).exp().permute(0, 1, 4, 2, 3)[..., None]
+    added = torch.einsum("bclgn,bclgrp->bcgrpn", write, kept)
+    result = inside
+    if count > 1:
+        after = linear_scan(last.exp()[..., None], added, 1)
+        carried = torch.einsum("bclgn,bcgrpn->bclgrp", read, shifted(after, 1))
+        result = inside + carried * left.exp().permute(0, 1, 4, 2, 3)[..., None]
+        added = after
+    return (result.reshape(batch, -1, heads, width)[:, :length],
+            added[:, -1].reshape(batch, heads, width, -1))
+
+
+def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor,
+                     chunk: int) -> tuple[Tensor, Tensor]:
+    """Returns the outputs [b, a, l, v] of states [a, k, v], where at each position `state =
+    exp(decay) * state`, then `state = state + key * (beta * (value - key * state))` and `output =
+    query * state`; and the last state, [b, a, k, v]. (Yang et al., Gated Delta Networks, arXiv
+    2412.06464, section 3.3.)
+
+    `query`, `key`: [b, a, l, k]; `value`: [b, a, l, v]; `decay`, `beta`: [b, a, l]. `chunk` is a
+    power of two. Within a chunk all updates are one matmul with the inverse of a triangular
+    matrix; from chunk to chunk the state is multiplied by a matrix, and one is added.
+    """
+    batch, heads, length, width = value.shape
+    count = -(-length // chunk)
+    rest = count * chunk - length
+
+    def chunks(y):
+        y = F.pad(y, (0,) * (2 * (y.dim() - 3)) + (0, rest)) if rest else y
+        return y.reshape(batch, heads, count, chunk, *y.shape[3:])
+
+    query, key, value, decay, beta = (chunks(y) for y in (query, key, value, decay, beta[..., None]))
+    left = decay.cumsum(-1)
+    between = (left[..., :, None] - left[..., None, :]).masked_fill(
+        ~_until(chunk, value.device), -math.inf).exp()
+    weighted = key * beta
+    solved = unit_lower_inverse(weighted @ key.transpose(-1, -2) * between)
+    fresh = solved @ (value * beta)
+    seen = solved @ (weighted * left.exp()[..., None])
+    # What a chunk adds to the state, and the matrix of what it leaves of it.
+    last = left[..., -1:]
+    kept = (key * (last - left).exp()[..., None]).transpose(-1, -2)
+    added, removed = kept @ fresh, kept @ seen
+    shrunk = last.exp()[..., None]
+    # The state before each chunk.
+    states = [torch.zeros_like(added[:, :, 0])]
+    for i in range(count):
+        before = states[-1]
+        states.append(added[:, :, i] if i == 0 else
+                      shrunk[:, :, i] * before - removed[:, :, i] @ before + added[:, :, i])
+    before = torch.stack(states[:-1], 2)
+    scores = query @ key.transpose(-1, -2) * between
+    result = (query * left.exp()[..., None]) @ before + scores @ (fresh - seen @ before)
+    return result.reshape(batch, heads, -1, width)[:, :, :length], states[-1]
+
+
+def unit_lower_inverse(matrix: Tensor) -> Tensor:
+    """Returns the inverse of `matrix` [.., n, n] with its diagonal taken as ones and nothing above
+    it. n is a power of two. Blocks on the diagonal are inverted, and then twice as large ones: of
+    `[[a, 0], [b, c]]` the lower left is `-inverse(c) b inverse(a)`."""
+    size = matrix.shape[-1]
+    if size & (size - 1):
+        raise ValueError(f"{size} rows are not a power of two")
+    place = torch.arange(size, device=matrix.device)
+    inverse = torch.eye(size, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+    half = 1
+    while half < size:
+        row, col = place[:, None] // half, place[None, :] // half
+        below = (row == col + 1) & (col % 2 == 0)
+        corner = torch.where(below, matrix, 0)
+        inverse = inverse - (corner if half == 1 else inverse @ corner @ inverse)
+        half *= 2
+    return inverse
+
+
+def _until(count: int, device) -> Tensor:
+    """Which places are at most the row's: [count, count]."""
+    place = torch.arange(count, device=device)
+    return place[None, :] <= place[:, None]

@@ -1,0 +1,141 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""State-space and linear-attention layers of the transformers library, as scans.
+
+The forms in `cleave.trace.scans` are compared with the library's functions, in values and
+gradients, and models of them are traced and trained.
+"""
+
+import importlib
+import inspect
+
+import pytest
+import torch
+import transformers
+
+import cleave
+from cleave import recurrence
+from cleave.trace import scans
+from trace_support import check, count
+
+SELECTIVE, CHUNKED, DELTA = scans._SCANS
+
+FUNCTIONS = [("mamba", SELECTIVE), ("falcon_mamba", SELECTIVE), ("jamba", SELECTIVE),
+             ("mamba2", CHUNKED), ("bamba", CHUNKED), ("nemotron_h", CHUNKED),
+             ("qwen3_next", DELTA), ("olmo_hybrid", DELTA), ("qwen3_5", DELTA)]
+
+
+class WideTorch:
+    """The module torch, in which f32 is f64."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def module_of(family):
+    return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+
+
+@pytest.mark.parametrize("length", [1, 6, 12])
+@pytest.mark.parametrize("family, name", FUNCTIONS)
+def test_forms_are_the_library_s(family, name, length, monkeypatch):
+    """Values and gradients are equal in f64, in which the library's casts to f32 compute here."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    module, scan = module_of(family), scans._SCANS[name]
+    function = inspect.unwrap(vars(module)[name])
+    monkeypatch.setitem(vars(module), "torch", WideTorch())
+    generator = torch.Generator().manual_seed(length)
+    case = scans._DRAWS[scan](
+        lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64), length)
+    found = []
+    for compute in (function, scan):
+        given = {k: v.clone().requires_grad_() if torch.is_tensor(v) else v
+                 for k, v in case.items()}
+        results = compute(**given)
+        assert all(y.dtype == torch.float64 for y in results)
+        weights = torch.Generator().manual_seed(2)
+        sum((y * torch.randn(y.shape, generator=weights, dtype=y.dtype)).sum()
+            for y in results).backward()
+        found.append([*results, *(v.grad for v in given.values() if torch.is_tensor(v))])
+    for own, known in zip(*found, strict=True):
+        torch.testing.assert_close(own, known, rtol=1e-10, atol=1e-10)
+
+
+def test_another_function_of_the_name_is_left_alone():
+    assert scans._computes(vars(module_of("mamba"))[SELECTIVE], scans._SCANS[SELECTIVE])
+    assert not scans._computes(lambda **given: given["hidden_states"], scans._SCANS[SELECTIVE])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_the_operator(reverse):
+    generator = torch.Generator().manual_seed(0)
+    factor, x = (torch.randn(3, 5, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+                 for _ in range(2))
+    run = lambda a, b: recurrence.linear_scan(a, b, 1, reverse)  # noqa: E731
+    assert torch.autograd.gradcheck(run, (factor, x))
+    assert torch.autograd.gradgradcheck(run, (factor, x))
+
+
+def test_inverse_of_blocks():
+    matrix = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.linalg.inv(matrix.tril(-1) + torch.eye(16, dtype=torch.float64))
+    torch.testing.assert_close(recurrence.unit_lower_inverse(matrix), expected)
+    with pytest.raises(ValueError, match="12 rows are not a power of two"):
+        recurrence.unit_lower_inverse(torch.zeros(12, 12))
+
+
+SIZE = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, use_cache=False)
+LINEAR = dict(intermediate_size=64, layer_types=["linear_attention"] * 2, num_attention_heads=4,
+              num_key_value_heads=2, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4,
+              linear_key_head_dim=8, linear_value_head_dim=8, num_experts=4, num_experts_per_tok=2,
+              mlp_only_layers=[0, 1])
+#: The model, its settings, and the recurrences of a trace of 20 positions.
+MODELS = {
+    "mamba": ("MambaForCausalLM", "MambaConfig", dict(state_size=8), 2),
+    "mamba2": ("Mamba2ForCausalLM", "Mamba2Config", dict(
+        state_size=8, num_heads=8, head_dim=8, n_groups=2, chunk_size=4), 2),
+    "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", LINEAR, 0),
+}
+COMPILED = [("mamba", {}), ("mamba2", {}), ("qwen3_next", {}),
+            *((family, dict(mesh=mesh, plan=plan)) for family in ("mamba", "mamba2")
+              for mesh, plan in (({"dp": 2}, "zero3"), ({"cp": 2}, "context")))]
+
+
+def build(family):
+    model, config, settings, _ = MODELS[family]
+    torch.manual_seed(0)
+    return getattr(transformers, model)(getattr(transformers, config)(**SIZE, **settings)).train()
+
+
+def batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids, labels = (torch.randint(3, 96, (2, 20), generator=generator) for _ in range(2))
+    return dict(input_ids=ids, labels=labels)
+
+
+@pytest.mark.parametrize("family", ["mamba", "mamba2"])
+def test_trace_has_recurrences(family):
+    traced = check(build(family), batch(0), logits=False)
+    assert count(traced.mlir, "linear_scan") == MODELS[family][3]
+
+
+@pytest.mark.parametrize("family, options", COMPILED)
+def test_five_steps_are_those_of_torch(family, options):
+    """Losses and parameters after five steps of AdamW, on one rank and on two."""
+    settings = dict(lr=1e-2, eps=1e-6, weight_decay=0.01)
+    step = cleave.compile(build(family), batch(0), optimizer=cleave.AdamW(**settings), check="off",
+                          **options)
+    model = build(family)
+    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    for seed in range(5):
+        optimizer.zero_grad()
+        loss = model(**batch(seed)).loss
+        loss.backward()
+        optimizer.step()
+        assert float(step(**batch(seed))) == pytest.approx(float(loss.detach()), abs=2e-5)
+    trained = step.state_dict()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(torch.as_tensor(trained[name]), parameter.detach(), rtol=1e-3,
+                                   atol=1e-4)
