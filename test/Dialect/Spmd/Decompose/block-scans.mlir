@@ -20,6 +20,7 @@
 // CHECK: graph.linear_scan %{{.*}}, %{{.*}} {dim = 2 : i64, reverse} : (tensor<4x2x4xf32>
 // LOCAL-LABEL: func.func @train(
 // LOCAL: spmd.all_gather {{.*}} -> tensor<4x2x1xf32>
+// LOCAL-NOT: spmd.all_gather {{.*}} -> tensor<4x8xf32>
 // LOCAL-NOT: spmd.all_gather {{.*}} -> tensor<4x2x4xf32>
 // LOCAL: return
 func.func @loss(%x: tensor<4x8xf32> {graph.name = "x", graph.role = "input"},

@@ -15,7 +15,9 @@
 /// %h = %own + %left * %state_before
 /// ```
 /// Of the dimension of blocks only the last states and products are read as a
-/// whole: ranks that have one block each gather these alone.
+/// whole: ranks that have one block each gather these alone. A shift by one
+/// place, as gradients of recurrences have them, gathers the first or the last
+/// element of each block.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -27,36 +29,50 @@ using namespace cleave;
 using graph::tensorTypeOf;
 
 namespace {
-/// Builds the ops of one recurrence in blocks.
-class BlockedScan {
+/// Builds ops on tensors whose dimension `blockDim`, of `blocks` blocks, is
+/// written as two.
+class Blocks {
 public:
-  BlockedScan(graph::LinearScanOp op, int64_t blocks)
-      : builder(op), f{builder, op.getLoc()}, op(op), blockDim(op.getDim()),
-        dim(blockDim + 1), reverse(op.getReverse()) {
-    shape.assign(op.getType().getShape().begin(),
-                 op.getType().getShape().end());
-    shape[blockDim] /= blocks;
-    shape.insert(shape.begin() + blockDim, blocks);
+  Blocks(Operation *op, RankedTensorType type, int64_t dim, int64_t blocks)
+      : builder(op), f{builder, op->getLoc()}, whole(type.getShape()),
+        shape(whole), blockDim(dim), dim(dim + 1) {
+    shape[dim] /= blocks;
+    shape.insert(shape.begin() + dim, blocks);
   }
 
-  Value build() {
-    Value factor = f.reshape(op.getFactor(), shape);
-    Value own = scan(factor, f.reshape(op.getInput(), shape), dim);
+  /// The result of the recurrence `op`.
+  Value scan(graph::LinearScanOp op) {
+    bool reverse = op.getReverse();
+    auto along = [&](Value factor, Value input, int64_t dim) -> Value {
+      return graph::LinearScanOp::create(builder, f.loc, factor, input, dim,
+                                         reverse);
+    };
     int64_t size = shape[dim], first = reverse ? size - 1 : 0,
             last = size - 1 - first;
+    Value factor = f.reshape(op.getFactor(), shape);
+    Value own = along(factor, f.reshape(op.getInput(), shape), dim);
     Value left =
-        scan(factor,
-             padded(at(factor, dim, first), dim, first, size - 1 - first), dim);
-    Value states = scan(at(left, dim, last), at(own, dim, last), blockDim);
-    Value result = f.add(own, f.mul(left, before(states)));
-    return f.reshape(result, op.getType().getShape());
+        along(factor, padded(at(factor, dim, first), dim, first, last), dim);
+    Value states = along(at(left, dim, last), at(own, dim, last), blockDim);
+    Value result = f.add(own, f.mul(left, moved(states, !reverse)));
+    return f.reshape(result, whole);
+  }
+
+  /// `x` with each element where the next one is, or with `forward` off where
+  /// the one before is.
+  Value shift(Value x, bool forward) {
+    x = f.reshape(x, shape);
+    int64_t rest = shape[dim] - 1;
+    Value own = at(x, dim, forward ? 0 : 1, rest);
+    Value other = moved(at(x, dim, forward ? rest : 0), forward);
+    Value result = graph::ConcatOp::create(builder, f.loc,
+                                           forward ? ValueRange{other, own}
+                                                   : ValueRange{own, other},
+                                           builder.getI64IntegerAttr(dim));
+    return f.reshape(result, whole);
   }
 
 private:
-  Value scan(Value factor, Value input, int64_t along) {
-    return graph::LinearScanOp::create(builder, f.loc, factor, input, along,
-                                       reverse);
-  }
   /// The `count` elements of `x` from `index` on along `along`.
   Value at(Value x, int64_t along, int64_t index, int64_t count = 1) {
     SmallVector<int64_t> offsets(shape.size(), 0), ones(shape.size(), 1),
@@ -65,7 +81,7 @@ private:
     sizes[along] = count;
     return graph::SliceOp::create(builder, f.loc, x, offsets, sizes, ones);
   }
-  /// `x` between as many zeros along `along`.
+  /// `x` between zeros along `along`.
   Value padded(Value x, int64_t along, int64_t below, int64_t above) {
     SmallVector<int64_t> none(shape.size(), 0), low = none, high = none;
     low[along] = below;
@@ -73,25 +89,55 @@ private:
     return graph::PadOp::create(builder, f.loc, x, APFloat(0.0), low, high,
                                 none);
   }
-  /// The states with which blocks begin, of those with which they end.
-  Value before(Value states) {
+  /// What each block has in `x`, in the block after it, or in the one before.
+  Value moved(Value x, bool forward) {
     int64_t rest = shape[blockDim] - 1;
-    return reverse ? padded(at(states, blockDim, 1, rest), blockDim, 0, 1)
-                   : padded(at(states, blockDim, 0, rest), blockDim, 1, 0);
+    return padded(at(x, blockDim, forward ? 0 : 1, rest), blockDim, forward,
+                  !forward);
   }
 
   OpBuilder builder;
   graph::Formula f;
-  graph::LinearScanOp op;
+  SmallVector<int64_t> whole, shape;
   /// The dimension of blocks, and that of the places of a block.
   int64_t blockDim, dim;
-  bool reverse;
-  SmallVector<int64_t> shape;
 };
 } // namespace
 
 void cleave::spmd::blockScan(graph::LinearScanOp op, int64_t blocks) {
-  Value result = BlockedScan(op, blocks).build();
+  Value result =
+      Blocks(op, tensorTypeOf(op.getOutput()), op.getDim(), blocks).scan(op);
   op.getOutput().replaceAllUsesWith(result);
   op.erase();
+}
+
+std::optional<int64_t> cleave::spmd::shiftedDim(graph::PadOp op) {
+  auto slice = op.getInput().getDefiningOp<graph::SliceOp>();
+  if (!slice || !op.getValue().isZero() ||
+      slice.getInput().getType() != op.getOutput().getType())
+    return std::nullopt;
+  std::optional<int64_t> dim;
+  for (auto [i, size] :
+       llvm::enumerate(tensorTypeOf(op.getOutput()).getShape())) {
+    if (slice.getStrides()[i] != 1 || op.getInterior()[i] != 0)
+      return std::nullopt;
+    if (slice.getSizes()[i] == size)
+      continue;
+    // What is left out on one side is added on the other.
+    if (dim || slice.getSizes()[i] != size - 1 ||
+        slice.getOffsets()[i] != op.getHigh()[i])
+      return std::nullopt;
+    dim = i;
+  }
+  return dim;
+}
+
+void cleave::spmd::blockShift(graph::PadOp op, int64_t dim, int64_t blocks) {
+  auto slice = op.getInput().getDefiningOp<graph::SliceOp>();
+  Value result = Blocks(op, tensorTypeOf(op.getOutput()), dim, blocks)
+                     .shift(slice.getInput(), op.getLow()[dim] == 1);
+  op.getOutput().replaceAllUsesWith(result);
+  op.erase();
+  if (slice->use_empty())
+    slice.erase();
 }

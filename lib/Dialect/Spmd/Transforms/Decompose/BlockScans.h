@@ -17,6 +17,14 @@ namespace cleave::spmd {
 /// the block adds to it.
 void blockScan(graph::LinearScanOp op, int64_t blocks);
 
+/// The dimension along which `op` moves the elements of a tensor by one place,
+/// and fills the place that is left with zero.
+std::optional<int64_t> shiftedDim(graph::PadOp op);
+
+/// Computes `op`, of `shiftedDim` `dim`, in `blocks` blocks along it: one
+/// element of each moves to the next block.
+void blockShift(graph::PadOp op, int64_t dim, int64_t blocks);
+
 } // namespace cleave::spmd
 
 #endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_DECOMPOSE_BLOCKSCANS_H

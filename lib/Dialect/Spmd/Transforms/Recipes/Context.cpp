@@ -15,6 +15,7 @@
 
 #include "../Decompose/BlockScans.h"
 #include "Sequence.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -28,19 +29,36 @@ static void addScans(const DimensionClasses &classes, func::FuncOp function,
       sequences.insert(classes.number(scan.getInput(), scan.getDim()));
 }
 
-/// Computes the recurrences of `function` along `sequences` in as many blocks
-/// as `axis` has positions.
+/// Computes the recurrences of `function` along `sequences`, and shifts by one
+/// place, in as many blocks as `axis` has positions.
 static void blockScans(Annotator &annotator, func::FuncOp function,
                        const SequenceClasses &sequences, StringRef axis) {
   const DimensionClasses &classes = annotator.classesOf(function);
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   SmallVector<graph::LinearScanOp> scans;
-  for (auto scan : function.getBody().front().getOps<graph::LinearScanOp>())
-    if (sequences.contains(classes.number(scan.getInput(), scan.getDim())))
+  SmallVector<std::pair<graph::PadOp, int64_t>> shifts;
+  auto isLong = [&](Value value, int64_t dim) {
+    int64_t size = graph::tensorTypeOf(value).getDimSize(dim);
+    return size % parts == 0 && size > parts;
+  };
+  for (Operation &op : function.getBody().front()) {
+    if (auto scan = dyn_cast<graph::LinearScanOp>(op);
+        scan &&
+        sequences.contains(classes.number(scan.getInput(), scan.getDim())))
       scans.push_back(scan);
+    else if (auto pad = dyn_cast<graph::PadOp>(op))
+      if (std::optional<int64_t> dim = shiftedDim(pad))
+        if (Value shifted = pad.getInput().getDefiningOp()->getOperand(0);
+            isLong(shifted, *dim) &&
+            sequences.contains(classes.number(shifted, *dim)))
+          shifts.push_back({pad, *dim});
+  }
+  for (auto [pad, dim] : shifts)
+    blockShift(pad, dim, parts);
   for (graph::LinearScanOp scan : scans) {
-    int64_t size = scan.getType().getDimSize(scan.getDim());
-    if (size % parts == 0 && size > parts)
+    int64_t size =
+        graph::tensorTypeOf(scan.getInput()).getDimSize(scan.getDim());
+    if (isLong(scan.getInput(), scan.getDim()))
       blockScan(scan, parts);
     else if (size % parts != 0)
       scan.emitRemark("recurrence of ")
