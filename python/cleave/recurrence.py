@@ -159,7 +159,7 @@ def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, b
     solved = unit_lower_inverse(weighted @ key.transpose(-1, -2) * between)
     fresh = solved @ (value * beta)
     seen = solved @ (weighted * left.exp()[..., None])
-    # What a chunk adds to the state, and the matrix of what it leaves of it.
+    # The sum that a chunk adds to the state, and the matrix of the part that it removes.
     last = left[..., -1:]
     kept = (key * (last - left).exp()[..., None]).transpose(-1, -2)
     added, removed = kept @ fresh, kept @ seen

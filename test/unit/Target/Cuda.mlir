@@ -358,7 +358,7 @@ exec.kernel @scan row [3, 50] (%x: tensor<3x50xi64>, %f: tensor<3x50xf32>) -> (%
     %1 = exec.scan %0 {reverse} : i64
     exec.store %1, %y at affine_map<(r, c) -> (r * 50 + c)> : i64, tensor<3x50xi64>
     %2 = exec.load %f at affine_map<(r, c) -> (r * 50 + c)> : tensor<3x50xf32> -> f32
-    %3 = exec.scan %2 factor %2 {reverse} : f32
+    %3 = exec.scan %2 {reverse} : f32
     exec.store %3, %g at affine_map<(r, c) -> (r * 50 + c)> : f32, tensor<3x50xf32>
     %4 = exec.reduce max %2 : f32
     exec.yield %4 : f32

@@ -370,7 +370,7 @@ exec.kernel @k row [$R, $C] (%x: tensor<$Rx$Cxi64>, %f: tensor<$Rx$Cxf32>) -> (%
                             R"( : i64
     exec.store %1, %y at affine_map<(r, c) -> (r * $C + c)> : i64, tensor<$Rx$Cxi64>
     %2 = exec.load %f at affine_map<(r, c) -> (r * $C + c)> : tensor<$Rx$Cxf32> -> f32
-    %3 = exec.scan %2 factor %2)" + direction +
+    %3 = exec.scan %2)" + direction +
                             R"( : f32
     exec.store %3, %g at affine_map<(r, c) -> (r * $C + c)> : f32, tensor<$Rx$Cxf32>
     %4 = exec.reduce max %2 : f32

@@ -3,8 +3,8 @@
 // RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=context" -o %t 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // A recurrence along the sequence: each block begins with zero, and what the
-// state before it adds follows by the products of the factors. The ranks of two
-// blocks gather one state and one product for each sample.
+// state before it adds follows by the share of it that is left. The ranks of two
+// blocks gather one state and one share for each sample.
 
 // CHECK-LABEL: func.func @train(
 // CHECK-SAME: %[[X:[a-z0-9]+]]: tensor<4x8xf32>

@@ -59,7 +59,7 @@ def cumulative_sum(d):
 
 
 def recurrence(factor, x, dim, reverse):
-    """What linear_scan is, place by place."""
+    """The states of linear_scan, place by place."""
     rows = list(zip(factor.unbind(dim), x.unbind(dim)))
     states, state = [], 0.0
     for a, value in reversed(rows) if reverse else rows:

@@ -10,11 +10,11 @@
 /// ICLR 2018, section 2.2). With the dimension [t] as [blocks, t / blocks]:
 /// ```mlir
 /// %own = graph.linear_scan %a, %x {dim = 1}  // each block from zero
-/// %left = graph.linear_scan %a, %first {dim = 1}  // products of the factors
+/// %left = graph.linear_scan %a, %first {dim = 1}  // the share left
 /// %states = graph.linear_scan %left_at_last, %own_at_last {dim = 0}
 /// %h = %own + %left * %state_before
 /// ```
-/// Of the dimension of blocks only the last states and products are read as a
+/// Of the dimension of blocks only the last states and shares are read as a
 /// whole: ranks that have one block each gather these alone. A shift by one
 /// place, as gradients of recurrences have them, gathers the first or the last
 /// element of each block.
@@ -89,7 +89,7 @@ private:
     return graph::PadOp::create(builder, f.loc, x, APFloat(0.0), low, high,
                                 none);
   }
-  /// What each block has in `x`, in the block after it, or in the one before.
+  /// `x` with each block's part in the block after it, or in the one before.
   Value moved(Value x, bool forward) {
     int64_t rest = shape[blockDim] - 1;
     return padded(at(x, blockDim, forward ? 0 : 1, rest), blockDim, forward,
@@ -123,7 +123,7 @@ std::optional<int64_t> cleave::spmd::shiftedDim(graph::PadOp op) {
       return std::nullopt;
     if (slice.getSizes()[i] == size)
       continue;
-    // What is left out on one side is added on the other.
+    // One side gets as many places as the other loses.
     if (dim || slice.getSizes()[i] != size - 1 ||
         slice.getOffsets()[i] != op.getHigh()[i])
       return std::nullopt;

@@ -9,7 +9,8 @@
 /// The recipe "context": inputs, and by propagation all intermediate values,
 /// are sharded over one axis along the sequence. Attention keeps its queries
 /// sharded and gathers keys and values; a recurrence along the sequence gathers
-/// the state and the product of factors that each rank ends with.
+/// the state that each rank ends with, and the share that is left of the one
+/// before.
 ///
 //===----------------------------------------------------------------------===//
 
