@@ -34,7 +34,7 @@ struct Trial {
     auto pick = [&](int64_t low, int64_t high) {
       return low + int64_t(gen() % uint64_t(high - low + 1));
     };
-    constexpr int64_t counts[] = {0, 1, 2, 3, 5, 6, 7, 31, 48, 49, 257, 300};
+    constexpr int64_t counts[] = {0, 1, 2, 3, 5, 6, 7, 31, 33, 48, 49, 257};
     c.type = type;
     c.weightGradient = gradient;
     c.transposed = transposed;

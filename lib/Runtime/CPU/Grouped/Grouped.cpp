@@ -7,6 +7,7 @@
 
 #include "cleave/Runtime/CPU/Grouped.h"
 #include "GroupedBF16.h"
+#include "GroupedF32.h"
 #include "cleave/Runtime/CPU/Contraction.h"
 
 #include <algorithm>
@@ -61,6 +62,7 @@ void cleave::runtime::sortRows(const SortRowsCommand &c,
 static constexpr int64_t kTileRows = 256, kTileColumns = 256, kTileDepth = 512;
 
 static_assert(kFewRowsDepth == kContractionDepth);
+static_assert(kFewRowsF32Depth == kContractionDepth);
 
 static int64_t divideUp(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -85,6 +87,13 @@ static void multiply(int64_t m, int64_t n, int64_t k, Matrix<T> a, Matrix<T> b,
                      bool first, float *c, int64_t ldc) {
   float beta = first ? 0.0f : 1.0f;
   if constexpr (std::is_same_v<T, float>) {
+    if (first && hasFewRowsF32() && k > 0) {
+      if (!a.transposed && m <= kFewRowsF32)
+        return fewRowsF32(m, n, k, a.data, a.ld, b.data, b.ld, b.transposed, c,
+                          ldc);
+      if (a.transposed && !b.transposed && k <= kFewRowsWeightF32)
+        return fewRowsWeightF32(k, m, n, a.data, a.ld, b.data, b.ld, c, ldc);
+    }
     sgemm(a.transposed, b.transposed, m, n, k, 1.0f, a.data, a.ld, b.data, b.ld,
           beta, c, ldc);
   } else {
