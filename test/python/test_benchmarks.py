@@ -43,6 +43,17 @@ def test_bubble():
     assert [line["schedule"] for line in lines] == ["gpipe", "1f1b", "zb-h1"]
 
 
+def test_experts():
+    lines = figures(run("benchmarks/experts.py", build=()))
+    layers = [line for line in lines if line["case"] == "layer"]
+    assert [line["precision"] for line in layers] == ["f32", "bf16"]
+    assert all(set(line["cpu_ms"]) == {"cleave", "grouped_mm", "bmm", "loop"} for line in layers)
+    models = [line for line in lines if line["case"] == "model"]
+    assert [(line["experts"], line["choices"]) for line in models] == [(8, 2), (64, 8)]
+    # Memory is planned, not measured.
+    assert all(line["arena_over_form"] <= 1.2 for line in models)
+
+
 def test_compression():
     dense, packed = figures(run("benchmarks/compression.py"))
     assert dense["compress"] == "dense" and dense["loss_ratio"] == 1
