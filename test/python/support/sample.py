@@ -25,7 +25,7 @@ SAMPLED = {
     "test_cuda_device": 3, "test_cuda_order": 2, "test_cuda_ranks": 2, "test_delayed_updates": 2,
     "test_deterministic": 5, "test_expert_recipes": 3, "test_experts": 4, "test_extremes": 3,
     "test_folded": 4, "test_gathers": 4, "test_interlock": 2, "test_joined_batches": 8,
-    "test_kept_traces": 8,
+    "test_kept_traces": 8, "test_library_mixtures": 10,
     "test_loss_scale": 6, "test_memory_forms": 5, "test_mixed_precision": 3,
     "test_native_four_axes": 2, "test_native_masks": 2, "test_native_pairs": 2,
     "test_native_pipedream": 6, "test_native_pipelines": 8, "test_offload": 3, "test_old_files": 3,
