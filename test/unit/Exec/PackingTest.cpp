@@ -118,6 +118,28 @@ TEST(Packing, RandomIntervals) {
   EXPECT_LE(worst, 1.03);
 }
 
+/// Many buffers, most of which begin and end in a small part of the time: as in
+/// a pipeline, whose warm-up and update have more buffers than its period.
+TEST(Packing, CrowdedTimes) {
+  std::mt19937_64 rng(11);
+  for (size_t n : {300, 600, 2100}) {
+    std::vector<Interval> intervals;
+    for (size_t i = 0; i < n; ++i) {
+      // A third is in use for long, and a third ends at one of few times.
+      int64_t begin = rng() % 8 == 0 ? rng() % 5000 : rng() % 60;
+      int64_t end = i % 3 == 0   ? begin + int64_t(rng() % 4)
+                    : i % 3 == 1 ? 4000 + int64_t(rng() % 3)
+                                 : begin + int64_t(rng() % 3000);
+      int64_t bytes = rng() % 5 == 0 ? 0 : 4 + int64_t(rng() % (64 << (i % 9)));
+      intervals.push_back({begin, std::max(begin, end), bytes});
+    }
+    Packing packing = pack(intervals);
+    check(intervals, packing);
+    EXPECT_EQ(packing.lowerBound, liveByBruteForce(intervals));
+    EXPECT_LE(packing.peak, packing.lowerBound * 1.05);
+  }
+}
+
 /// Forward takes, backward frees in the opposite order: as a training step
 /// does.
 TEST(Packing, Stack) {

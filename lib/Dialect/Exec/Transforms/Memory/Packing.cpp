@@ -14,6 +14,7 @@
 #include <map>
 #include <random>
 #include <tuple>
+#include <utility>
 
 using namespace cleave::exec;
 using llvm::ArrayRef;
@@ -82,23 +83,39 @@ private:
   std::vector<Range> ranges;
 };
 
-/// Packs the same intervals in different orders. The time is cut into equal
-/// spans. For each, and for each group of spans in a binary tree over them, the
-/// offsets that are used at any time of it are known, and those that are used
-/// all the time: only intervals that begin or end within a span are looked at
-/// one by one, by intervals that do so too.
+/// The part of the time from `begin` until before `end`, and the intervals that
+/// use it: in sets those that some interval overlaps for sure, and one by one,
+/// from the lowest offset up, those that it may not.
+struct Span {
+  int64_t begin, end;
+  /// Of intervals that use all of the span, that use its begin and end within
+  /// it, and that begin within it and use its end.
+  OffsetSet always, head, tail;
+  std::vector<Placed> heads, tails;
+  /// Of those that begin and end within it.
+  std::vector<Placed> within;
+
+  void clear() {
+    for (OffsetSet *set : {&always, &head, &tail})
+      set->clear();
+    for (std::vector<Placed> *list : {&heads, &tails, &within})
+      list->clear();
+  }
+};
+
+/// Packs the same intervals in different orders. The time is cut into spans in
+/// which as many intervals begin or end. For each group of spans in a binary
+/// tree over them, the offsets that are used at any time of it are known: only
+/// in its first and its last span is an interval compared with others one by
+/// one.
 class Packer {
 public:
   explicit Packer(ArrayRef<Interval> intervals) : intervals(intervals) {
-    int64_t last = 0;
-    for (const Interval &interval : intervals)
-      last = std::max(last, interval.end);
     count = std::clamp<size_t>(llvm::PowerOf2Ceil(intervals.size() / 128), 1,
                                kMostSpans);
-    length = last / static_cast<int64_t>(count) + 1;
     sometimes.resize(2 * count);
-    always.resize(count);
-    within.resize(count);
+    spans.resize(count);
+    cutTime();
     std::map<std::tuple<int64_t, int64_t, int64_t>, unsigned> numbers;
     for (const Interval &interval : intervals)
       equals.push_back(
@@ -118,26 +135,24 @@ public:
                 size_t same = 0, ArrayRef<int64_t> known = {}) {
     offsets.assign(intervals.size(), -1);
     std::fill(ends.begin(), ends.end(), 0);
-    for (auto *sets : {&sometimes, &always})
-      for (OffsetSet &set : *sets)
-        set.clear();
-    for (std::vector<Placed> &own : within)
-      own.clear();
+    for (OffsetSet &set : sometimes)
+      set.clear();
+    for (Span &span : spans)
+      span.clear();
     int64_t peak = 0;
     for (auto [place, i] : llvm::enumerate(order)) {
-      const Interval &interval = intervals[i];
-      int64_t bytes = rounded(interval);
+      int64_t bytes = rounded(intervals[i]);
       // What was not free for an equal interval is not free now, and that one
       // takes its place.
       int64_t &end = ends[equals[i]];
-      int64_t at = place < same ? known[i] : lowestFree(interval, bytes, end);
+      int64_t at = place < same ? known[i] : lowestFree(i, bytes, end);
       end = at + bytes;
       offsets[i] = at;
       peak = std::max(peak, at + bytes);
       if (peak > most)
         return peak;
       if (bytes > 0)
-        insert({at, at + bytes, interval.begin, interval.end});
+        insert(i, at, at + bytes);
     }
     return peak;
   }
@@ -145,51 +160,98 @@ public:
 private:
   static constexpr size_t kMostSpans = 16;
 
-  size_t spanOf(int64_t time) const {
-    return std::max<int64_t>(time, 0) / length;
-  }
-  /// Whether the time from `begin` to `end` has all of a span.
-  bool covers(int64_t begin, int64_t end, size_t span) const {
-    int64_t first = static_cast<int64_t>(span) * length;
-    return begin <= first && first + length - 1 <= end;
+  /// Finds the time of each span, and the spans of each interval.
+  void cutTime() {
+    std::vector<int64_t> times;
+    for (const Interval &interval : intervals) {
+      times.push_back(interval.begin);
+      times.push_back(interval.end + 1);
+    }
+    llvm::sort(times);
+    int64_t end = times.back();
+    for (size_t i = count; i-- > 0;) {
+      spans[i].begin = times[i * times.size() / count];
+      spans[i].end = std::exchange(end, spans[i].begin);
+    }
+    auto spanOf = [&](int64_t time) -> size_t {
+      return llvm::partition_point(
+                 spans, [&](const Span &one) { return one.begin <= time; }) -
+             spans.begin() - 1;
+    };
+    for (const Interval &interval : intervals)
+      ranges.push_back({spanOf(interval.begin), spanOf(interval.end)});
   }
 
-  void insert(const Placed &one) {
-    size_t first = spanOf(one.begin), last = spanOf(one.end);
+  static bool beginsWithin(const Interval &interval, const Span &span) {
+    return span.begin < interval.begin;
+  }
+  static bool endsWithin(const Interval &interval, const Span &span) {
+    return interval.end < span.end - 1;
+  }
+
+  void insert(unsigned i, int64_t bottom, int64_t top) {
+    const Interval &interval = intervals[i];
+    auto [first, last] = ranges[i];
     for (size_t low = first + count, high = last + count; low > 0;
          low /= 2, high /= 2)
       for (size_t node = low; node <= high; ++node)
-        sometimes[node].insert(one.bottom, one.top);
-    for (size_t span = first; span <= last; ++span) {
-      if (covers(one.begin, one.end, span)) {
-        always[span].insert(one.bottom, one.top);
-        continue;
-      }
-      std::vector<Placed> &own = within[span];
-      own.insert(llvm::upper_bound(own, one.bottom,
+        sometimes[node].insert(bottom, top);
+    auto list = [&](std::vector<Placed> &own) {
+      own.insert(llvm::upper_bound(own, bottom,
                                    [](int64_t at, const Placed &other) {
                                      return at < other.bottom;
                                    }),
-                 one);
+                 {bottom, top, interval.begin, interval.end});
+    };
+    for (Span &span :
+         llvm::MutableArrayRef(spans).slice(first, last - first + 1)) {
+      bool begins = beginsWithin(interval, span);
+      bool ends = endsWithin(interval, span);
+      if (begins && ends) {
+        list(span.within);
+      } else if (begins) {
+        span.tail.insert(bottom, top);
+        list(span.tails);
+      } else if (ends) {
+        span.head.insert(bottom, top);
+        list(span.heads);
+      } else {
+        span.always.insert(bottom, top);
+      }
     }
+  }
+
+  /// Collects what is used beside an interval in a span that it uses some of.
+  void collect(const Interval &interval, size_t number) {
+    const Span &span = spans[number];
+    bool begins = beginsWithin(interval, span);
+    bool ends = endsWithin(interval, span);
+    if (!begins && !ends) {
+      sets.push_back(sometimes[number + count].get());
+      return;
+    }
+    sets.push_back(span.always.get());
+    lists.push_back(span.within);
+    if (begins)
+      lists.push_back(span.heads);
+    else
+      sets.push_back(span.head.get());
+    if (ends)
+      lists.push_back(span.tails);
+    else
+      sets.push_back(span.tail.get());
   }
 
   /// The lowest offset from `at` on at which `bytes` are free for all of
   /// `interval`; what is in use beside it does not cross `at`.
-  int64_t lowestFree(const Interval &interval, int64_t bytes, int64_t at) {
+  int64_t lowestFree(unsigned interval, int64_t bytes, int64_t at) {
     sets.clear();
     lists.clear();
-    size_t first = spanOf(interval.begin), last = spanOf(interval.end);
-    for (size_t span : {first, last}) {
-      if (span == last && span == first && !lists.empty())
-        break;
-      if (covers(interval.begin, interval.end, span)) {
-        sets.push_back(sometimes[span + count].get());
-      } else {
-        sets.push_back(always[span].get());
-        lists.push_back(within[span]);
-      }
-    }
+    const Interval &life = intervals[interval];
+    auto [first, last] = ranges[interval];
+    collect(life, first);
+    if (last != first)
+      collect(life, last);
     // The fewest nodes of the tree that have the spans between.
     for (size_t low = first + 1 + count, high = last + count; low < high;
          low /= 2, high /= 2) {
@@ -223,8 +285,8 @@ private:
       for (ArrayRef<Placed> &list : lists) {
         size_t i = 0;
         for (; i < list.size() && list[i].bottom < at + bytes; ++i)
-          if (list[i].top > at && list[i].begin <= interval.end &&
-              interval.begin <= list[i].end) {
+          if (list[i].top > at && list[i].begin <= life.end &&
+              life.begin <= list[i].end) {
             at = list[i].top;
             moved = true;
           }
@@ -235,24 +297,21 @@ private:
   }
 
   ArrayRef<Interval> intervals;
-  /// The number of spans, a power of 2, and the time that each takes.
+  /// The number of spans, a power of 2.
   size_t count;
-  int64_t length;
+  std::vector<Span> spans;
+  /// The first and the last span of each interval.
+  std::vector<std::pair<size_t, size_t>> ranges;
   /// What is used at some time of each node of the tree; the spans begin at
   /// `count`, and the node n has the nodes 2n and 2n + 1.
   std::vector<OffsetSet> sometimes;
-  /// What is used all the time of each span.
-  std::vector<OffsetSet> always;
-  /// Intervals that are in use in some of the time of each span, from the
-  /// lowest offset up.
-  std::vector<std::vector<Placed>> within;
   /// A number for each interval, which equal ones have in common, and by it
   /// where the last one that was placed ends.
   std::vector<unsigned> equals;
   std::vector<int64_t> ends;
   /// Of the interval that is being placed.
   llvm::SmallVector<ArrayRef<OffsetSet::Range>, 16> sets;
-  llvm::SmallVector<ArrayRef<Placed>, 2> lists;
+  llvm::SmallVector<ArrayRef<Placed>, 6> lists;
 };
 
 } // namespace
