@@ -268,6 +268,19 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createVerifyPlaced());
 }
 
+std::vector<std::string> cleave::expertAxes(const PhaseOptions &options) {
+  std::vector<std::string> axes;
+  auto plan = spmd::parsePlan(options.recipes);
+  if (!plan) {
+    llvm::consumeError(plan.takeError()); // Said of the plan.
+    return axes;
+  }
+  for (const spmd::RecipeCall &call : plan->recipes)
+    if (call.name == "expert")
+      llvm::append_range(axes, call.axes);
+  return axes;
+}
+
 /// Whether updates may run in backward, each as soon as its gradient is there.
 static bool updatesInBackward(const PhaseOptions &options) {
   return options.optimizerFusion == "backward" ||
@@ -297,6 +310,13 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createVerifyLocal());
   // Values that are partial by rows are read by any op on single rows.
   passes.addPass(spmd::createKeepRows());
+  // After collectives are what they are to be: those of weights go.
+  if (std::vector<std::string> axes = expertAxes(options); !axes.empty()) {
+    spmd::ExchangeRowsOptions exchange;
+    exchange.axes.assign(axes.begin(), axes.end());
+    exchange.buffer = options.expertBuffer.value_or(0);
+    passes.addPass(spmd::createExchangeRows(exchange));
+  }
 }
 
 /// Decides when parameters are gathered. Each micro-batch of an asynchronous

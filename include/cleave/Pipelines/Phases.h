@@ -119,6 +119,9 @@ struct PhaseOptions {
   int64_t collectiveChunks = 1;
   /// The least bytes of the operand of a chunk's collective on a device.
   int64_t collectiveChunkBytes = int64_t(1) << 20;
+  /// The rows of experts that a rank has room for, in even shares; all rows
+  /// where it is not given.
+  std::optional<double> expertBuffer;
   /// Where stages of the axis "pp" begin, from the second on: the beginnings of
   /// names of parameters, with commas between. Of even cost where empty.
   std::string stages;
@@ -202,6 +205,9 @@ struct PhaseOptions {
   /// the target has no kernels for it.
   bool wideAttention = true;
 };
+
+/// The axes of the mesh over which the plan shards experts.
+std::vector<std::string> expertAxes(const PhaseOptions &options);
 
 /// Whether ranks sum delayed gradients in the step after their own.
 bool reducesNext(const PhaseOptions &options);

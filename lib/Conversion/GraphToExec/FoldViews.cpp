@@ -46,8 +46,25 @@ struct FoldViews : exec::impl::FoldViewsBase<FoldViews> {
           builder, op.getLoc(), denseType(tensorTypeOf(input)), input, Value());
       view = viewOf(builder, op.getLoc(), dense, type, *layout);
     }
+    copyForCommands(builder, op->getResult(0), view);
     op->getResult(0).replaceAllUsesWith(view);
     op->erase();
+  }
+
+  /// Collectives are commands already: those that cannot read `view` in the
+  /// place of `old` read a copy.
+  static void copyForCommands(OpBuilder &builder, Value old, Value view) {
+    Value copy;
+    for (OpOperand &use : llvm::make_early_inc_range(old.getUses())) {
+      auto command = dyn_cast<CommandOpInterface>(use.getOwner());
+      if (!command ||
+          command.canReadOperand(use.getOperandNumber(), tensorTypeOf(view)))
+        continue;
+      if (!copy)
+        copy = CopyOp::create(builder, view.getLoc(), old.getType(), view,
+                              Value());
+      use.set(copy);
+    }
   }
 
   void foldJoin(JoinLikeOpInterface op) {

@@ -37,4 +37,18 @@ void cleave::declareCommunication(OptionTable &table) {
                    options.given.count("collective-chunks");
           },
           " needs {collective-chunks}");
+  table.number("expert-buffer", &PhaseOptions::expertBuffer)
+      .form("factor")
+      .least(1)
+      .drawn({"1.25", "0.5"})
+      .says("Of experts that drop no token, sharded by the recipe `expert`: the "
+            "rows that a rank can receive, in shares that all ranks would "
+            "receive if experts were chosen evenly. A step whose tokens choose "
+            "otherwise ends with an error that names the layer, and changes "
+            "nothing. By default there is room for the rows of all ranks")
+      .needs(
+          [](const CompileOptions &options) {
+            return !expertAxes(options.phases).empty();
+          },
+          " needs the recipe `expert` in {plan}");
 }

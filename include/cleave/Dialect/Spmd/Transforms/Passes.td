@@ -531,6 +531,40 @@ def KeepRows : Pass<"spmd-keep-rows", "::mlir::ModuleOp"> {
   }];
 }
 
+def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
+  let summary = "Sends rows to the ranks of their groups, not weights to rows";
+  let description = [{
+    Where groups (experts) and rows are sharded over the same axis of `axes`,
+    partitioning gathers the weights of all groups, and scatters their gradients.
+    Instead, each rank sorts its rows by group, sends them to the ranks of their
+    groups (`spmd.all_to_all_rows`), and receives results in return: forward sends
+    rows and results, backward the gradients of both. What lies between the
+    layers of an expert is computed where its weights are.
+    ```mlir
+    %w = spmd.all_gather %v by <@mesh, [{"ep"}, {}, {} ]> : tensor<2x8x6xf32> -> tensor<4x8x6xf32>
+    %y = graph.grouped_linear %x, %w, %groups : ...
+    // becomes
+    %order, %inverse, %offsets = graph.sort_rows %groups {size = 4} : ...
+    %0 = graph.gather %x, %order : ...
+    %1 = spmd.all_to_all_rows %0 from %send to %receive over @mesh {"ep"} : ...
+    %2 = graph.grouped_contract %1, %v, %ranges : ...
+    %3 = spmd.all_to_all_rows %2 from %receive to %send over @mesh {"ep"} : ...
+    %y = graph.gather %3, %inverse : ...
+    ```
+    Each rank has room for all rows of all ranks; with `buffer`, for as many times
+    an even share, and a step that needs more ends with an error before anything
+    is updated. A remark says where weights are gathered nevertheless. Runs on a
+    partitioned program that has been verified.
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect",
+                           "::cleave::spmd::SpmdDialect"];
+  let options = [
+    ListOption<"axes", "axes", "std::string",
+               "The axes of the mesh that groups are sharded over">,
+    Option<"buffer", "buffer", "double", "0",
+           "The rows a rank has room for, in even shares; 0: all rows">];
+}
+
 def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {
   let summary = "Sums products over devices in f32";
   let description = [{

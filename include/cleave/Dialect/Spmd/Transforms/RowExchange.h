@@ -38,12 +38,13 @@ struct RowExchange {
 /// Builds the ops on the shards of a position along `axes`. Rows
 /// `offsets[0, e]` to `offsets[0, e + 1]` of this position are of group e;
 /// `offsets` is `[1, E+1]`. Where any position would receive more than `bound`
-/// rows, the step ends, of all alike, with an error that begins with `name` and
-/// says how many times the bound would do.
+/// rows, if it is given, the step ends, of all alike, with an error that begins
+/// with `name` and says how many times the bound would do.
 RowExchange buildRowExchange(mlir::OpBuilder &builder, mlir::Location loc,
                              mlir::Value offsets,
                              mlir::FlatSymbolRefAttr meshName, const Mesh &mesh,
-                             llvm::ArrayRef<AxisRef> axes, int64_t bound,
+                             llvm::ArrayRef<AxisRef> axes,
+                             std::optional<int64_t> bound,
                              llvm::StringRef name);
 
 } // namespace cleave::spmd

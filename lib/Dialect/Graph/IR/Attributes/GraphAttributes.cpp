@@ -9,6 +9,7 @@
 #include "cleave/Dialect/Graph/IR/Attributes/AttributeTable.h"
 #include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "cleave/Dialect/Graph/IR/Attributes/Clones.h"
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/Attributes/OrderedSum.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
 
@@ -177,6 +178,9 @@ ArrayRef<AttributeRow> cleave::graph::attributeTable() {
        "on a contraction and on its clones in backward: their number, by which "
        "they are computed in one form"},
       {kCloneAttr, Unit, OnOp, unit, "on such a clone"},
+      {kEvenRowsAttr, Integer, OnOp, "an i64",
+       "on a contraction of rows that other ranks send: as many are received "
+       "where all receive as many"},
   };
   return rows;
 }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CostBuilder.h"
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/Einsum.h"
 
 using namespace mlir;
@@ -68,14 +69,25 @@ OpCost SortRowsOp::getCost() {
   return streamingCost(getOperation(), WorkClass::Gather, 0);
 }
 
+/// The share of rows that are expected to be used, of those there is room for.
+static double usedShare(Operation *op, Value rows) {
+  int64_t room = cast<RankedTensorType>(rows.getType()).getDimSize(0);
+  return room ? static_cast<double>(evenRows(op, room)) / room : 1;
+}
+
 OpCost GroupedContractOp::getCost() {
   int64_t inner = cast<RankedTensorType>(getRows().getType()).getDimSize(1);
-  return contractionCost(getOperation(), getRows(), getWeight(),
-                         2 * inner * elementsOf(getOutput()), {{0, 1, 2}, {}});
+  double flops = 2.0 * inner * elementsOf(getOutput());
+  return contractionCost(
+      getOperation(), getRows(), getWeight(),
+      static_cast<int64_t>(flops * usedShare(*this, getRows())),
+      {{0, 1, 2}, {}});
 }
 
 OpCost GroupedContractWeightGradOp::getCost() {
   int64_t columns = cast<RankedTensorType>(getGrads().getType()).getDimSize(1);
-  return contractionCost(getOperation(), getRows(), getGrads(),
-                         2 * columns * elementsOf(getRows()));
+  double flops = 2.0 * columns * elementsOf(getRows());
+  return contractionCost(
+      getOperation(), getRows(), getGrads(),
+      static_cast<int64_t>(flops * usedShare(*this, getRows())));
 }

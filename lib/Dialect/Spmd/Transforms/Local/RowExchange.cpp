@@ -24,7 +24,7 @@ public:
         groups(groups) {}
 
   RowExchange build(Value offsets, ShardingAttr by, ShardingAttr own,
-                    int64_t bound, StringRef name) {
+                    std::optional<int64_t> bound, StringRef name) {
     int64_t all = positions * groups;
     Value list = f.reshape(offsets, {all + 1});
     // 1. How many rows each position has of each group.
@@ -32,7 +32,8 @@ public:
         f.sub(slice(list, {1}, {all}, {1}), slice(list, {0}, {all}, {1}));
     counts = AllGatherOp::create(builder, f.loc, typeOf({positions, all}),
                                  f.reshape(counts, {1, all}), by);
-    check(counts, bound, name);
+    if (bound)
+      check(counts, *bound, name);
     // 2. The rows for this position, from each position and of each group, and
     // how many come before each.
     Value mine = SliceOp::create(builder, f.loc, typeOf({positions, groups}),
@@ -102,7 +103,8 @@ private:
 
 RowExchange cleave::spmd::buildRowExchange(
     OpBuilder &builder, Location loc, Value offsets, FlatSymbolRefAttr meshName,
-    const Mesh &mesh, ArrayRef<AxisRef> axes, int64_t bound, StringRef name) {
+    const Mesh &mesh, ArrayRef<AxisRef> axes, std::optional<int64_t> bound,
+    StringRef name) {
   int64_t positions = mesh.size(axes);
   int64_t all = cast<RankedTensorType>(offsets.getType()).getShape().back() - 1;
   auto sharding = [&](unsigned dim) {

@@ -1,0 +1,40 @@
+//===- EvenRows.h - Rows of buffers with room for more ----------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// A buffer of rows that other ranks send has room for more than an even share.
+/// A cost counts the even share.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_EVENROWS_H
+#define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_EVENROWS_H
+
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/Operation.h"
+#include <optional>
+
+namespace cleave::graph {
+
+/// The attribute of an op on rows: as many of its rows are expected to be used.
+inline constexpr llvm::StringLiteral kEvenRowsAttr = "graph.even_rows";
+
+inline void setEvenRows(mlir::Operation *op, int64_t rows) {
+  op->setAttr(kEvenRowsAttr,
+              mlir::IntegerAttr::get(
+                  mlir::IntegerType::get(op->getContext(), 64), rows));
+}
+
+/// The rows that are expected to be used, of `all`.
+inline int64_t evenRows(mlir::Operation *op, int64_t all) {
+  auto rows = op->getAttrOfType<mlir::IntegerAttr>(kEvenRowsAttr);
+  return rows ? std::min<int64_t>(rows.getInt(), all) : all;
+}
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_EVENROWS_H

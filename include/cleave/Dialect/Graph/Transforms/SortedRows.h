@@ -1,0 +1,80 @@
+//===- SortedRows.h - Rows sorted by group ----------------------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Ops on rows of groups (`graph.grouped_linear` and its gradient) become ops
+/// on rows that are sorted by group. The sorted rows may be exchanged
+/// with those of other ranks before the ops, and after them.
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_DIALECT_GRAPH_TRANSFORMS_SORTEDROWS_H
+#define CLEAVE_DIALECT_GRAPH_TRANSFORMS_SORTEDROWS_H
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+namespace cleave::graph {
+
+/// The groups of rows.
+struct RowGroups {
+  /// The integers `[i...]`, before reshapes, and the first group that is held,
+  /// or null.
+  mlir::Value root, origin;
+  /// The groups that are held, and all of them.
+  int64_t size, globalSize;
+
+  bool operator==(const RowGroups &other) const;
+  int64_t rows() const;
+};
+
+/// Ops on rows of the same groups, in the order of their block.
+struct GroupedOps {
+  RowGroups groups;
+  llvm::SmallVector<mlir::Operation *> ops;
+};
+
+/// The ops of `block` on rows of groups.
+llvm::SmallVector<GroupedOps> findGroupedOps(mlir::Block &block);
+
+/// The way of sorted rows to the ranks that hold their groups, and back. All
+/// builders stand where the values that they are given are known.
+class RowTravel {
+public:
+  virtual ~RowTravel() = default;
+
+  /// The rows that there is room for where groups are held.
+  virtual int64_t room() const = 0;
+  /// Rows `offsets[0, e]` to `offsets[0, e + 1]` are those of group e. Returns
+  /// the offsets `[p, e' + 1]` of what is received, as
+  /// `graph.grouped_contract` reads them.
+  virtual mlir::Value begin(mlir::OpBuilder &builder, mlir::Location loc,
+                            mlir::Value offsets) = 0;
+  /// Rows `[rows, ...]` as `[room, ...]`.
+  virtual mlir::Value send(mlir::OpBuilder &builder, mlir::Location loc,
+                           mlir::Value rows) = 0;
+  /// The inverse of `send`.
+  virtual mlir::Value sendBack(mlir::OpBuilder &builder, mlir::Location loc,
+                               mlir::Value rows) = 0;
+  /// The weight `[e', ...]` of the groups that are held, of the op's `[e,
+  /// ...]`.
+  virtual mlir::Value weightOf(GroupedLinearOp op) = 0;
+  /// Is told that `back` is read in the place of `value`.
+  virtual void putBack(mlir::Value back, mlir::Value value) = 0;
+  /// Replaces the op by the gradient `[e', ...]` of what is held.
+  virtual void replaceGradient(GroupedLinearWeightGradOp op,
+                               mlir::Value held) = 0;
+};
+
+/// Sorts the rows that ops of the same groups read, with all that lies between
+/// these ops, and puts rows back for those who read them in their own order.
+/// With `travel`, what lies between is computed where groups are held. Ops that
+/// made rows which are now read elsewhere stay.
+void sortRows(const GroupedOps &grouped, RowTravel *travel = nullptr);
+
+} // namespace cleave::graph
+
+#endif // CLEAVE_DIALECT_GRAPH_TRANSFORMS_SORTEDROWS_H

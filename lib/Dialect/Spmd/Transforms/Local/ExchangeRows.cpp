@@ -1,0 +1,453 @@
+//===- ExchangeRows.cpp - Rows sent to the ranks of their groups ----------===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Expert parallelism as Lepikhin et al., "GShard" (arXiv 2006.16668), section
+/// 3.2, of experts that take as many tokens as choose them (Gale et al.,
+/// "MegaBlocks", arXiv 2211.15841, section 5): tokens are sent to the ranks of
+/// their experts, and outputs back. Partitioning has gathered weights instead:
+///
+/// weight [e/n, ...] -> all_gather -> grouped_linear of the rank's own rows
+/// grouped_linear_weight_grad -> reduce_scatter -> gradient [e/n, ...]
+///
+/// Both collectives go, and rows travel (SortedRows.h) between what is before
+/// the first op on rows of groups and after the last one.
+///
+//===----------------------------------------------------------------------===//
+
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/Transforms/SortedRows.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
+#include "cleave/Dialect/Spmd/IR/SpmdOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Passes.h"
+#include "cleave/Dialect/Spmd/Transforms/RowExchange.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/OperationSupport.h"
+
+#include <cmath>
+
+namespace cleave::spmd {
+#define GEN_PASS_DEF_EXCHANGEROWS
+#include "cleave/Dialect/Spmd/Transforms/Passes.h.inc"
+} // namespace cleave::spmd
+
+using namespace mlir;
+using namespace cleave;
+using namespace cleave::spmd;
+using graph::GroupedLinearOp;
+using graph::GroupedLinearWeightGradOp;
+
+static RankedTensorType typeOf(Value value) {
+  return cast<RankedTensorType>(value.getType());
+}
+
+//===----------------------------------------------------------------------===//
+// Weights and their gradients
+//===----------------------------------------------------------------------===//
+
+/// `sharding` without `axis` as the major one of dimension 0; nothing where it
+/// is not that.
+static std::optional<ShardingAttr> without(ShardingAttr sharding,
+                                           const AxisRef &axis) {
+  Sharding rest = sharding.getSharding();
+  if (rest.dims.empty() || rest.dims[0].empty() || rest.dims[0][0] != axis)
+    return std::nullopt;
+  rest.dims[0].erase(rest.dims[0].begin());
+  return ShardingAttr::get(sharding.getMesh(), rest);
+}
+
+static bool isReplicated(ShardingAttr sharding) {
+  return llvm::all_of(sharding.getSharding().dims,
+                      [](const AxisList &axes) { return axes.empty(); });
+}
+
+/// The gather over `axis` of the groups of a weight, below casts.
+static AllGatherOp gatherOf(Value weight, const AxisRef &axis) {
+  while (auto cast = weight.getDefiningOp<graph::CastOp>())
+    weight = cast.getInput();
+  auto gather = weight.getDefiningOp<AllGatherOp>();
+  return gather && without(gather.getSharding(), axis) ? gather : AllGatherOp();
+}
+
+namespace {
+/// The reduction of a gradient of all groups to that of the groups held.
+struct Reduction {
+  /// Sums over other axes, and casts.
+  SmallVector<Operation *> before;
+  ReduceScatterOp scatter;
+};
+} // namespace
+
+static std::optional<Reduction> reductionOf(Value gradient,
+                                            const AxisRef &axis) {
+  Reduction result;
+  while (gradient.hasOneUse()) {
+    Operation *user = *gradient.user_begin();
+    if (auto scatter = dyn_cast<ReduceScatterOp>(user)) {
+      result.scatter = scatter;
+      if (scatter.getKind() == ReductionKind::Sum &&
+          without(scatter.getSharding(), axis))
+        return result;
+      return std::nullopt;
+    }
+    auto sum = dyn_cast<AllReduceOp>(user);
+    if (!isa<graph::CastOp>(user) &&
+        !(sum && sum.getKind() == ReductionKind::Sum))
+      return std::nullopt;
+    result.before.push_back(user);
+    gradient = user->getResult(0);
+  }
+  return std::nullopt;
+}
+
+/// Annotates what is held of a value like `all`, the value of all groups.
+static void annotateHeld(Value held, Value all, const Mesh &mesh,
+                         const AxisRef &axis) {
+  ShardingAttr written = writtenShardingAttr(all);
+  Sharding sharding = written.getSharding();
+  sharding.dims[0].insert(sharding.dims[0].begin(), axis);
+  llvm::erase_if(sharding.partial, [&](const PartialAxis &partial) {
+    return mesh.overlap(partial.axis, axis);
+  });
+  annotate(held.getDefiningOp(), ShardingAttr::get(written.getMesh(), sharding),
+           writtenGlobalType(all));
+}
+
+/// Rows that were sorted, or received, are of each device alone.
+static void markOfDevice(Operation *op) {
+  op->setAttr(kOfDeviceAttr, UnitAttr::get(op->getContext()));
+}
+
+//===----------------------------------------------------------------------===//
+// Rows on their way
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// The ranks that hold groups along an axis, and the rows of one value of
+/// groups between them.
+class GroupTravel final : public graph::RowTravel {
+public:
+  GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, const AxisRef &axis,
+              int64_t rows, double buffer, StringRef name)
+      : mesh(mesh), meshName(meshName), axis(axis), rows(rows), name(name) {
+    int64_t all = mesh.size(axis) * rows;
+    received = all;
+    if (buffer > 0)
+      received = std::min<int64_t>(
+          all, std::max<int64_t>(1, std::ceil(buffer * rows)));
+    if (received < all)
+      bound = received;
+  }
+
+  int64_t room() const override { return received; }
+
+  Value begin(OpBuilder &builder, Location loc, Value offsets) override {
+    exchange = buildRowExchange(builder, loc, offsets, meshName, mesh, axis,
+                                bound, name);
+    return exchange.ranges;
+  }
+
+  Value send(OpBuilder &builder, Location loc, Value sent) override {
+    return exchanged(builder, loc, sent, received, exchange.sendOffsets,
+                     exchange.receiveOffsets);
+  }
+
+  Value sendBack(OpBuilder &builder, Location loc, Value sent) override {
+    return exchanged(builder, loc, sent, rows, exchange.receiveOffsets,
+                     exchange.sendOffsets);
+  }
+
+  Value weightOf(GroupedLinearOp op) override { return heldOf(op.getWeight()); }
+
+  void putBack(Value back, Value value) override {
+    annotate(back.getDefiningOp(), writtenShardingAttr(value),
+             writtenGlobalType(value));
+    markOfDevice(back.getDefiningOp());
+  }
+
+  void replaceGradient(GroupedLinearWeightGradOp op, Value held) override {
+    Reduction reduction = *reductionOf(op.getOutput(), axis);
+    annotateHeld(held, op.getOutput(), mesh, axis);
+    markOfDevice(held.getDefiningOp());
+    for (Operation *old : reduction.before) {
+      OpBuilder builder(old);
+      Operation *step = builder.clone(*old);
+      step->setOperand(0, held);
+      Value result = step->getResult(0);
+      result.setType(
+          typeOf(held).clone(typeOf(old->getResult(0)).getElementType()));
+      annotateHeld(result, old->getResult(0), mesh, axis);
+      held = result;
+    }
+    ReduceScatterOp scatter = reduction.scatter;
+    ShardingAttr rest = *without(scatter.getSharding(), axis);
+    if (!isReplicated(rest)) {
+      OpBuilder builder(scatter);
+      auto other =
+          ReduceScatterOp::create(builder, scatter.getLoc(), scatter.getType(),
+                                  scatter.getKind(), held, rest);
+      other->setDiscardableAttrs(scatter->getDiscardableAttrDictionary());
+      held = other;
+    }
+    scatter.getOutput().replaceAllUsesWith(held);
+    scatter.erase();
+    for (Operation *old : llvm::reverse(reduction.before))
+      old->erase();
+  }
+
+private:
+  Value exchanged(OpBuilder &builder, Location loc, Value sent, int64_t number,
+                  Value from, Value to) {
+    SmallVector<int64_t> shape(typeOf(sent).getShape());
+    shape.front() = number;
+    return AllToAllRowsOp::create(builder, loc, typeOf(sent).clone(shape), sent,
+                                  from, to, meshName,
+                                  AxesAttr::get(builder.getContext(), axis));
+  }
+
+  Value heldOf(Value weight) {
+    if (Value known = weights.lookup(weight))
+      return known;
+    Value held;
+    if (auto gather = weight.getDefiningOp<AllGatherOp>()) {
+      held = gather.getInput();
+      ShardingAttr rest = *without(gather.getSharding(), axis);
+      if (!isReplicated(rest)) {
+        OpBuilder builder(gather);
+        SmallVector<int64_t> shape(typeOf(weight).getShape());
+        shape.front() /= mesh.size(axis);
+        held = AllGatherOp::create(builder, gather.getLoc(),
+                                   typeOf(weight).clone(shape), held, rest);
+        annotateHeld(held, weight, mesh, axis);
+      }
+    } else {
+      auto cast = weight.getDefiningOp<graph::CastOp>();
+      Value input = heldOf(cast.getInput());
+      OpBuilder builder(cast);
+      Operation *copy = builder.clone(*cast);
+      copy->setOperand(0, input);
+      held = copy->getResult(0);
+      held.setType(typeOf(input).clone(typeOf(weight).getElementType()));
+      annotateHeld(held, weight, mesh, axis);
+    }
+    return weights[weight] = held;
+  }
+
+  const Mesh &mesh;
+  FlatSymbolRefAttr meshName;
+  AxisRef axis;
+  int64_t rows, received = 0;
+  /// Fewer rows than may be sent.
+  std::optional<int64_t> bound;
+  std::string name;
+  RowExchange exchange;
+  DenseMap<Value, Value> weights;
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Values that backward computes again
+//===----------------------------------------------------------------------===//
+
+/// Whether both are the same but for barriers, which hold what backward gathers
+/// again apart from what forward gathered.
+static bool isSameBelowBarriers(Value a, Value b, int depth = 8) {
+  while (auto barrier = b.getDefiningOp<BarrierOp>())
+    b = barrier.getInput();
+  while (auto barrier = a.getDefiningOp<BarrierOp>())
+    a = barrier.getInput();
+  if (a == b)
+    return true;
+  auto left = dyn_cast<OpResult>(a), right = dyn_cast<OpResult>(b);
+  if (depth == 0 || !left || !right ||
+      left.getResultNumber() != right.getResultNumber() ||
+      !isPure(left.getOwner()))
+    return false;
+  return OperationEquivalence::isEquivalentTo(
+      left.getOwner(), right.getOwner(),
+      [&](Value x, Value y) {
+        return success(isSameBelowBarriers(x, y, depth - 1));
+      },
+      /*markEquivalent=*/nullptr, OperationEquivalence::IgnoreLocations);
+}
+
+/// Lets ops read the first of values that are the same: rows and groups are
+/// kept where they were sent to, not sent again.
+static void
+readFirst(ArrayRef<Operation *> ops,
+          function_ref<MutableArrayRef<OpOperand>(Operation *)> of) {
+  SmallVector<Value> known;
+  for (Operation *op : ops)
+    for (OpOperand &operand : of(op)) {
+      auto *same = llvm::find_if(known, [&](Value value) {
+        return isSameBelowBarriers(value, operand.get());
+      });
+      if (same == known.end())
+        known.push_back(operand.get());
+      else
+        operand.set(*same);
+    }
+}
+
+static void readFirstRowsAndGroups(Block &block) {
+  SmallVector<Operation *> ops;
+  for (Operation &op : block)
+    if (isa<GroupedLinearOp, GroupedLinearWeightGradOp>(op))
+      ops.push_back(&op);
+  readFirst(ops, [](Operation *op) { return op->getOpOperands().slice(2, 1); });
+  readFirst(ops, [](Operation *op) {
+    return op->getOpOperands().take_front(
+        isa<GroupedLinearWeightGradOp>(op) ? 2 : 1);
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+/// Annotates what was built without a sharding: values of rows are sharded as
+/// the groups of the rows, their other dimensions as in the operands.
+static void annotateRows(Operation *op, const Mesh &mesh,
+                         FlatSymbolRefAttr meshName, const AxisList &rows) {
+  SmallVector<Attribute> shardings, globals;
+  for (Value result : op->getResults()) {
+    auto type = typeOf(result);
+    int64_t rank = type.getRank(), first = 0;
+    // Ops of several dimensions of rows have all in the last of these.
+    while (rank > 2 && first + 1 < rank && type.getDimSize(first) == 1)
+      ++first;
+    Sharding sharding = Sharding::replicated(rank);
+    if (rank > 0)
+      sharding.dims[first] = rows;
+    auto isFree = [&](const AxisRef &axis) {
+      return !sharding.splits(mesh, axis) && !sharding.partialOn(mesh, axis);
+    };
+    for (Value operand : op->getOperands()) {
+      std::optional<Sharding> like = writtenSharding(operand);
+      if (!like)
+        continue;
+      int64_t shift = typeOf(operand).getRank() - rank;
+      for (int64_t dim = first + 1; dim < rank; ++dim)
+        if (dim + shift > 0 &&
+            typeOf(operand).getDimSize(dim + shift) == type.getDimSize(dim) &&
+            llvm::all_of(like->dims[dim + shift], isFree) &&
+            sharding.dims[dim].empty())
+          sharding.dims[dim] = like->dims[dim + shift];
+      for (const PartialAxis &partial : like->partial)
+        if (isFree(partial.axis))
+          sharding.partial.push_back(partial);
+    }
+    // Summed over.
+    if (auto product = dyn_cast<graph::GroupedContractOp>(op))
+      if (std::optional<Sharding> like = writtenSharding(product.getRows()))
+        for (const AxisRef &axis : like->dims[1])
+          if (isFree(axis))
+            sharding.partial.push_back({axis, ReductionKind::Sum});
+    SmallVector<int64_t> shape(type.getShape());
+    for (auto [size, axes] : llvm::zip_equal(shape, sharding.dims))
+      size *= mesh.size(axes);
+    shardings.push_back(ShardingAttr::get(meshName, sharding));
+    globals.push_back(TypeAttr::get(type.clone(shape)));
+  }
+  Builder builder(op->getContext());
+  op->setAttr(kShardingsAttr, builder.getArrayAttr(shardings));
+  op->setAttr(kGlobalTypesAttr, builder.getArrayAttr(globals));
+  markOfDevice(op);
+}
+
+/// The name of the parameter that a weight is made of.
+static std::string nameOf(Value weight) {
+  while (Operation *op = weight.getDefiningOp()) {
+    if (op->getNumOperands() == 0)
+      return "experts";
+    weight = op->getOperand(0);
+  }
+  auto argument = cast<BlockArgument>(weight);
+  auto function = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  auto name = function ? function.getArgAttrOfType<StringAttr>(
+                             argument.getArgNumber(), graph::kNameAttr)
+                       : StringAttr();
+  return name ? name.str() : "experts";
+}
+
+namespace {
+struct ExchangeRowsPass
+    : cleave::spmd::impl::ExchangeRowsBase<ExchangeRowsPass> {
+  using ExchangeRowsBase::ExchangeRowsBase;
+
+  void runOnOperation() override {
+    MeshOp meshOp = findMesh(getOperation());
+    if (!meshOp)
+      return;
+    Mesh mesh = meshOp.getMesh();
+    for (func::FuncOp function : getOperation().getOps<func::FuncOp>())
+      for (StringRef name : axes)
+        if (mesh.size(AxisRef{name}) > 1 && !function.isExternal())
+          exchange(function.front(), mesh,
+                   FlatSymbolRefAttr::get(meshOp.getSymNameAttr()),
+                   AxisRef{name});
+  }
+
+private:
+  void exchange(Block &block, const Mesh &mesh, FlatSymbolRefAttr meshName,
+                const AxisRef &axis) {
+    if (llvm::none_of(block, [&](Operation &op) {
+          auto linear = dyn_cast<GroupedLinearOp>(op);
+          return linear && gatherOf(linear.getWeight(), axis);
+        }))
+      return;
+    readFirstRowsAndGroups(block);
+    for (const graph::GroupedOps &grouped : graph::findGroupedOps(block)) {
+      auto first = llvm::find_if(grouped.ops, llvm::IsaPred<GroupedLinearOp>);
+      if (first == grouped.ops.end() ||
+          !gatherOf((*first)->getOperand(1), axis))
+        continue;
+      if (std::optional<std::string> why = whyGathered(grouped, mesh, axis)) {
+        (*first)->emitRemark("weights of all groups are gathered over \"")
+            << axis.name << "\", since " << *why;
+        continue;
+      }
+      Sharding groups = *writtenSharding(grouped.groups.root);
+      AxisList rows;
+      for (const AxisList &dim : groups.dims)
+        llvm::append_range(rows, dim);
+      GroupTravel travel(mesh, meshName, axis, grouped.groups.rows(), buffer,
+                         nameOf((*first)->getOperand(1)));
+      graph::sortRows(grouped, &travel);
+      for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+        if (isOpTriviallyDead(&op))
+          op.erase();
+      for (Operation &op : block.without_terminator())
+        if (op.getNumResults() && !op.hasAttr(kShardingsAttr))
+          annotateRows(&op, mesh, meshName, rows);
+    }
+  }
+
+  /// Why rows cannot travel, or nothing.
+  static std::optional<std::string>
+  whyGathered(const graph::GroupedOps &grouped, const Mesh &mesh,
+              const AxisRef &axis) {
+    std::optional<Sharding> rows = writtenSharding(grouped.groups.root);
+    if (!rows || !rows->splits(mesh, axis))
+      return "rows are not sharded over it";
+    if (grouped.groups.origin)
+      return "some groups alone are read";
+    if (grouped.groups.size % mesh.size(axis) != 0)
+      return std::to_string(grouped.groups.size) +
+             " groups are not divisible by its " +
+             std::to_string(mesh.size(axis)) + " positions";
+    for (Operation *op : grouped.ops) {
+      auto linear = dyn_cast<GroupedLinearOp>(op);
+      if (linear ? !gatherOf(linear.getWeight(), axis)
+                 : !reductionOf(op->getResult(0), axis))
+        return linear ? "a weight of the same rows is not gathered"
+                      : "the gradient of a weight is not scattered";
+    }
+    return std::nullopt;
+  }
+};
+} // namespace
