@@ -13,15 +13,17 @@ using namespace cleave::closedforms;
 /// The places of all experts for the tokens of a rank, E C h, go to the ranks
 /// of the experts and back, and so do their gradients: four all-to-alls
 /// (GShard, arXiv 2006.16668, section 3.2; Switch, arXiv 2101.03961, section
-/// 5.4). Ranks that share features send whole places, whose sums are those of
-/// tokens (FeatureForms.cpp), and where experts are over these ranks, only the
-/// places of their own.
+/// 5.4). Of experts that drop no token these are rows, one for each choice, of
+/// which a rank receives as many as choose its experts (MegaBlocks, arXiv
+/// 2211.15841, section 5). Ranks that share features send whole places, whose
+/// sums are those of tokens (FeatureForms.cpp), and where experts are over
+/// these ranks, only the places of their own.
 ///
 /// Ranks that share a sequence fill places together: what each adds is
 /// scattered to those that compute them, and what these compute gathered, in
 /// forward and in backward. Where experts are over those very ranks (folded,
 /// arXiv 2504.14960, section 3.2) tokens are gathered and outputs scattered
-/// instead, and so are gradients.
+/// instead, and so are gradients; rows are sent as over ranks of other samples.
 void closedforms::addExperts(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double samples = options.ranks(Split::Samples), over = builder.tokenRanks();
@@ -34,12 +36,25 @@ void closedforms::addExperts(FormBuilder &builder) {
     folded |= axis.experts && axis.split == Split::Sequence;
   }
   for (const Mixture &mixture : builder.sizes.mixtures) {
+    auto exchange = [&](const Axis &axis) {
+      builder.send(mixture.expertsOfRows ? CollectiveKind::AllToAllRows
+                                         : CollectiveKind::AllToAll,
+                   axis, 2 * both * mixture.places / over,
+                   options.activationBytes, "places of experts, and gradients");
+      if (mixture.expertsOfRows)
+        builder.send(CollectiveKind::AllGather, axis,
+                     mixture.expertsOfRows * static_cast<double>(axis.size) *
+                         options.microBatches,
+                     8, "rows of each rank and expert");
+    };
     for (const Axis &axis : builder.axesOf(Split::Samples))
       if (axis.experts)
-        builder.send(CollectiveKind::AllToAll, axis,
-                     2 * both * mixture.places / over, options.activationBytes,
-                     "places of experts, and gradients");
+        exchange(axis);
     for (const Axis &axis : builder.axesOf(Split::Sequence)) {
+      if (axis.experts && mixture.expertsOfRows) {
+        exchange(axis);
+        continue;
+      }
       double each = (folded ? mixture.branch : mixture.places) / samples;
       builder.send(CollectiveKind::AllGather, axis, both * each,
                    options.activationBytes,

@@ -60,6 +60,8 @@ void SizeFinder::addRowsOfExperts(GroupedLinearOp op) {
     closedforms::Mixture mixture;
     mixture.places = elementsOf(op.getRows());
     mixture.weights = elementsOf(op.getGroups());
+    mixture.expertsOfRows = static_cast<double>(
+        cast<RankedTensorType>(op.getWeight().getType()).getDimSize(0));
     sizes.mixtures.push_back(mixture);
   }
   ofExperts.insert(op.getOutput());

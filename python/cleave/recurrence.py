@@ -36,9 +36,10 @@ def _linear_scan(factor: Tensor, input: Tensor, dim: int, reverse: bool) -> Tens
     rows = list(zip(factor.unbind(dim), input.unbind(dim)))
     if reverse:
         rows.reverse()
-    states = [rows[0][1].clone()]
-    for a, x in rows[1:]:
-        states.append(a * states[-1] + x)
+    state, states = torch.zeros_like(rows[0][1]), []
+    for a, x in rows:
+        state = a * state + x
+        states.append(state)
     if reverse:
         states.reverse()
     return torch.stack(states, dim)

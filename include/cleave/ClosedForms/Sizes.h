@@ -81,6 +81,8 @@ struct Contraction {
 /// of the stream that its output is added to.
 struct Mixture {
   double places = 0, weights = 0, branch = 0;
+  /// Where places are rows, one for each choice of a token: the experts.
+  double expertsOfRows = 0;
 };
 
 /// A model: one step over its whole batch.

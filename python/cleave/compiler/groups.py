@@ -193,12 +193,18 @@ class Communication(OptionGroup):
         collective_chunk_bytes: With `collective_chunks`: the least bytes that a rank puts into
             the collective of one chunk (1 MiB by default); always more than `bucket_bytes`.
             Bytes, or a text with a unit, at least 0.
+        expert_buffer: Of experts that drop no token, sharded by the recipe `expert`: the rows
+            that a rank can receive, in shares that all ranks would receive if experts were
+            chosen evenly. A step whose tokens choose otherwise ends with an error that names
+            the layer, and changes nothing. By default there is room for the rows of all ranks.
+            At least 1.
     """
 
     _: dataclasses.KW_ONLY
     bucket_bytes: int | str | None = None
     collective_chunks: int | None = None
     collective_chunk_bytes: int | str | None = None
+    expert_buffer: float | None = None
 
 
 @check_names

@@ -4,14 +4,16 @@
 Layouts against one device, by the interpreter in f64 and natively in f32, for experts that are
 chosen evenly, all at once, or never."""
 
+import json
 import re
 
 import numpy as np
 import pytest
-from native_layouts import Expected, check_native, compile_native, run_native
+from native_layouts import Expected, check_native, compile_native
 from recipe_runs import OPTIMIZERS, agree, random_inputs
 
-from cleave.testing.tools import ToolError, interpret, optimize, run_tool, tool
+from cleave import _runtime
+from cleave.testing.tools import ToolError, interpret, run_tool, tool
 from proofs import ALL
 
 SAMPLES, TOKENS, CHOICES, EXPERTS, WIDTH, INNER, LAYERS = 8, 6, 2, 4, 8, 12, 2
@@ -138,3 +140,49 @@ def test_rows_that_travel_equal_one_device(tmp_path, number):
             if phase == "local":
                 agree(own_gradients, gradients)
     check_native(path, own, layout, inputs, Expected(step, inputs, expected))
+
+
+def test_bytes_are_those_of_the_papers(tmp_path):
+    """Four all-to-alls of rows in each layer, of an even share each, and contractions of those rows:
+    what the closed form says."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("f64", "f32"))
+    report = json.loads(run_tool([tool("cleave-compile"), str(path), "--mesh=ep=4", "--plan=expert",
+                                  "--plan-only", "--report=-"]))
+    [rows] = [row for row in report["communication"]["train"]["totals"] if row["kind"] == "all_to_all_rows"]
+    each = SAMPLES // 4 * TOKENS * CHOICES * WIDTH * 3 / 4
+    assert (rows["count"], rows["elements"]) == (4 * LAYERS, 4 * LAYERS * each)
+    assert report["cost"]["operations"]["ratio"] == 1
+    assert not report["cost"]["excesses"]
+
+
+@pytest.mark.parametrize("mesh, flags", [("ep=2", ()), ("dp=2,ep=2", ("--micro-batches=2",))])
+def test_a_buffer_that_overflows_changes_nothing(tmp_path, mesh, flags):
+    """Where experts are chosen so that a rank receives more than it has room for, the step ends
+    with an error; where it is not so, it runs."""
+    path = written(tmp_path)
+    own, layout = OPTIMIZERS["adamw"], [f"--mesh={mesh}", "--plan=expert", "--expert-buffer=1.75", *flags]
+    step = emitted(path, "step", *own)
+    local = emitted(path, "local", *own, *layout)
+    with pytest.raises(ToolError, match="check failed: gate0: a rank receives more than"):
+        interpret(local, drawn(step, "one"), entry="train")
+    inputs = drawn(step, "any")
+    agree(interpret(local, inputs, entry="train")[0], interpret(step, inputs, entry="train")[0])
+    artifact = compile_native(path, *own, *layout)
+
+    def run(routing):
+        session = _runtime.open(str(artifact))
+        tensors = {tensor["name"]: tensor for tensor in session.tensors()}
+        for name, value in drawn(step, routing).items():
+            if name in tensors and name != "step":
+                kind = {"f32": np.float32, "i64": np.int64}[tensors[name]["dtype"]]
+                session.write(name, np.frombuffer(np.ascontiguousarray(value.astype(kind)).tobytes(), np.uint8))
+        held = [name for name, tensor in tensors.items() if tensor["role"] in ("parameter", "state")]
+        before = [bytes(session.read(name)) for name in held]
+        error = session.run("train", 0, 3)
+        return error, before == [bytes(session.read(name)) for name in held]
+
+    error, same = run("one")
+    assert same and re.search(r"receives \d+ rows, \d+ more than it has room for", error)
+    error, same = run("any")
+    assert not same and not error

@@ -146,6 +146,9 @@ KNOWN = [
        "in 16 bits gradients of places of experts are sent in f32 where they may be partial sums, "
        "and with 8 bits")
       for row in ("all_to_all ep", "all_to_all dp")),
+    *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and in_bf16(c),
+       "in 16 bits sums in f32 of rows are sent in f32")
+      for axis in ("ep", "dp", "tp", "cp")),
     ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
      "in 16 bits outputs of experts are summed at all places, not for each token"),
     *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and "cp=" in c[1],
@@ -153,10 +156,9 @@ KNOWN = [
       for row in ("all_reduce cp", "all_gather cp", "reduce_scatter cp")),
     ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
-    *((row, lambda c: c[0].endswith("dropless"),
-       "rows are not sent to the ranks of their experts, but weights of experts are gathered")
-      for row in ("all_gather ep", "reduce_scatter ep", "all_gather dp", "reduce_scatter dp",
-                  "all_reduce ep", "all_reduce dp,ep", "all_gather dp,ep")),
+    *((row, lambda c: c[0].endswith("dropless") and has(c, "expert(tp)") and has(c, "expert(dp)"),
+       "weights of experts that ranks of features share are gathered over samples, not rows sent")
+      for row in ("all_gather dp", "reduce_scatter dp")),
     *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),
        "two stages of one position that have a tied table reduce its gradient each")
       for row in ("all_reduce dp", "reduce_scatter dp")),

@@ -44,7 +44,7 @@ def Graph_LinearScanOp : Graph_InferredOp<"linear_scan"> {
   let summary = "Linear recurrence along one dimension";
   let description = [{
     Along `dim`, `out[t] = factor[t] * out[t - 1] + input[t]`, from an
-    `out[-1]` of zero, so that the first factor is not read; with `reverse`,
+    `out[-1]` of zero, which the first factor multiplies; with `reverse`,
     `out[t] = factor[t] * out[t + 1] + input[t]`, from the last. Operands have
     one shape. The recurrence of a narrow float is computed in f32.
     ```mlir

@@ -243,8 +243,14 @@ bool Sorter::isReducedSorted(Operation *op, const RowOp &own) const {
   return others < known;
 }
 
-/// Moves ops that make fewer elements of rows than they read, of rows that no
-/// other op reads in their own order: fewer are sent back.
+/// Bits for each row.
+static int64_t bitsOf(Value value, int64_t rows) {
+  return widthOf(value, rows) *
+         tensorTypeOf(value).getElementType().getIntOrFloatBitWidth();
+}
+
+/// Moves ops that make less of a row than they read, of rows that no other op
+/// reads in their own order: less is sent back.
 void Sorter::narrow(ArrayRef<Operation *> later) {
   SmallVector<Operation *> ops(later);
   llvm::sort(ops,
@@ -270,9 +276,9 @@ void Sorter::narrow(ArrayRef<Operation *> later) {
     }
     int64_t before = 0, after = 0;
     for (Value operand : read)
-      before += widthOf(operand, rows);
+      before += bitsOf(operand, rows);
     for (Value result : op->getResults())
-      after += widthOf(result, rows);
+      after += bitsOf(result, rows);
     if (can && after < before)
       moved.insert(op);
   }
