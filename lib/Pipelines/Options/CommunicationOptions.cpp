@@ -41,11 +41,12 @@ void cleave::declareCommunication(OptionTable &table) {
       .form("factor")
       .least(1)
       .drawn({"1.25", "0.5"})
-      .says("Of experts that drop no token, sharded by the recipe `expert`: the "
-            "rows that a rank can receive, in shares that all ranks would "
-            "receive if experts were chosen evenly. A step whose tokens choose "
-            "otherwise ends with an error that names the layer, and changes "
-            "nothing. By default there is room for the rows of all ranks")
+      .says(
+          "Of experts that drop no token, sharded by the recipe `expert`: the "
+          "rows that a rank can receive, in shares that all ranks would "
+          "receive if experts were chosen evenly. A step whose tokens choose "
+          "otherwise ends with an error that says by how many rows, and "
+          "changes nothing. By default there is room for the rows of all ranks")
       .needs(
           [](const CompileOptions &options) {
             return !expertAxes(options.phases).empty();

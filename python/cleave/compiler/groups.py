@@ -195,9 +195,9 @@ class Communication(OptionGroup):
             Bytes, or a text with a unit, at least 0.
         expert_buffer: Of experts that drop no token, sharded by the recipe `expert`: the rows
             that a rank can receive, in shares that all ranks would receive if experts were
-            chosen evenly. A step whose tokens choose otherwise ends with an error that names
-            the layer, and changes nothing. By default there is room for the rows of all ranks.
-            At least 1.
+            chosen evenly. A step whose tokens choose otherwise ends with an error that says by
+            how many rows, and changes nothing. By default there is room for the rows of all
+            ranks. At least 1.
     """
 
     _: dataclasses.KW_ONLY

@@ -156,6 +156,9 @@ KNOWN = [
       for row in ("all_reduce cp", "all_gather cp", "reduce_scatter cp")),
     ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
+    ("all_to_all_rows tp",
+     lambda c: c[0].endswith("dropless") and has(c, "expert(tp)") and has(c, "megatron-sp"),
+     "rows are sent where the form gathers and scatters tokens, which is more"),
     *((row, lambda c: c[0].endswith("dropless") and has(c, "expert(tp)") and has(c, "expert(dp)"),
        "weights of experts that ranks of features share are gathered over samples, not rows sent")
       for row in ("all_gather dp", "reduce_scatter dp")),

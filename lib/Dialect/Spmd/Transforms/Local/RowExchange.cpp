@@ -101,10 +101,11 @@ private:
 };
 } // namespace
 
-RowExchange cleave::spmd::buildRowExchange(
-    OpBuilder &builder, Location loc, Value offsets, FlatSymbolRefAttr meshName,
-    const Mesh &mesh, ArrayRef<AxisRef> axes, std::optional<int64_t> bound,
-    StringRef name) {
+RowExchange
+cleave::spmd::buildRowExchange(OpBuilder &builder, Location loc, Value offsets,
+                               FlatSymbolRefAttr meshName, const Mesh &mesh,
+                               ArrayRef<AxisRef> axes,
+                               std::optional<int64_t> bound, StringRef name) {
   int64_t positions = mesh.size(axes);
   int64_t all = cast<RankedTensorType>(offsets.getType()).getShape().back() - 1;
   auto sharding = [&](unsigned dim) {
