@@ -538,8 +538,8 @@ def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
     partitioning gathers the weights of all groups, and scatters their gradients.
     Instead, each rank sorts its rows by group, sends them to the ranks of their
     groups (`spmd.all_to_all_rows`), and receives results in return: forward sends
-    rows and results, backward the gradients of both. What lies between the
-    layers of an expert is computed where its weights are.
+    rows and results, backward the gradients of both. Ops between the
+    layers of an expert are computed where its weights are.
     ```mlir
     %w = spmd.all_gather %v by <@mesh, [{"ep"}, {}, {} ]> : tensor<2x8x6xf32> -> tensor<4x8x6xf32>
     %y = graph.grouped_linear %x, %w, %groups : ...
