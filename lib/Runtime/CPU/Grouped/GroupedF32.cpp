@@ -1,4 +1,4 @@
-//===- GroupedF32.cpp - Products of few f32 rows --------------------------===//
+//===- GroupedF32.cpp - Matmuls of few f32 rows ---------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

@@ -1,4 +1,4 @@
-//===- GroupedF32.h - Products of few f32 rows ------------------*- C++ -*-===//
+//===- GroupedF32.h - Matmuls of few f32 rows -------------------*- C++ -*-===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.

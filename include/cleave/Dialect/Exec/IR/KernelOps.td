@@ -227,8 +227,8 @@ def Exec_ReduceOp : Exec_Op<"reduce", [Pure, SameOperandsAndResultType]> {
 def Exec_ScanOp : Exec_Op<"scan", [Pure, SameOperandsAndResultType]> {
   let summary = "Inclusive sum along the columns, from the last with `reverse`";
   let description = [{
-    With a `factor`, the sum before is multiplied by it at each column; the
-    product and the sum are rounded one after the other.
+    With a `factor`, the sum before is multiplied by it at each column;
+    each of the two results is rounded.
   }];
   let arguments = (ins Exec_Scalar:$value, Optional<Exec_Scalar>:$factor,
                        UnitAttr:$reverse);

@@ -7,8 +7,8 @@
 ///
 /// \file
 /// Ops on rows of groups (`graph.grouped_linear` and its gradient) become ops
-/// on rows that are sorted by group. The sorted rows may be exchanged
-/// with those of other ranks before the ops, and after them.
+/// on rows that are sorted by group. The sorted rows may be sent
+/// to other ranks before the ops, and back after them.
 ///
 //===----------------------------------------------------------------------===//
 

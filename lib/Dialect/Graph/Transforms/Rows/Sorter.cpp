@@ -1,4 +1,4 @@
-//===- Sorter.cpp - Rows sorted by group, and exchanged -------------------===//
+//===- Sorter.cpp - Rows sorted by group, and sent ------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
