@@ -37,7 +37,7 @@ MODELS = [(8, 2, 1.25), (64, 8, 1.5)]
 
 class Layer(nn.Module):
     """SwiGLU experts of rows, which are a parameter so that they have a gradient: of the expert of
-    each row and factors of the result, both [rows, ...], their sum of products."""
+    each row and factors of the result, both [rows, ...], their sums of products."""
 
     def __init__(self, rows, experts, hidden, inner):
         super().__init__()

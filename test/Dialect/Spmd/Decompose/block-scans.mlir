@@ -1,5 +1,5 @@
 // RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=context" 2>/dev/null | FileCheck %s
-// RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=context" --spmd-seed-shardings --spmd-propagate --spmd-partition 2>/dev/null | FileCheck %s --check-prefix=LOCAL
+// RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=context" --spmd-pad --spmd-seed-shardings --spmd-propagate --spmd-partition 2>/dev/null | FileCheck %s --check-prefix=LOCAL
 // RUN: cleave-opt %s --split-input-file --graph-differentiate --spmd-apply-recipes="mesh=cp=2 recipes=context" -o %t 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // A recurrence along the sequence: each block begins with zero, and what the
