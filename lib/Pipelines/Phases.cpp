@@ -268,7 +268,7 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createVerifyPlaced());
 }
 
-std::vector<std::string> cleave::expertAxes(const PhaseOptions &options) {
+std::vector<std::string> cleave::rowAxes(const PhaseOptions &options) {
   std::vector<std::string> axes;
   auto plan = spmd::parsePlan(options.recipes);
   if (!plan) {
@@ -276,7 +276,9 @@ std::vector<std::string> cleave::expertAxes(const PhaseOptions &options) {
     return axes;
   }
   for (const spmd::RecipeCall &call : plan->recipes)
-    if (call.name == "expert")
+    if (llvm::any_of(spmd::recipeTable(), [&](const spmd::RecipeInfo &recipe) {
+          return recipe.name == call.name && recipe.sendsRows;
+        }))
       llvm::append_range(axes, call.axes);
   return axes;
 }
@@ -311,7 +313,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   // Values that are partial by rows are read by any op on single rows.
   passes.addPass(spmd::createKeepRows());
   // After collectives are what they are to be: those of weights go.
-  if (std::vector<std::string> axes = expertAxes(options); !axes.empty()) {
+  if (std::vector<std::string> axes = rowAxes(options); !axes.empty()) {
     spmd::ExchangeRowsOptions exchange;
     exchange.axes.assign(axes.begin(), axes.end());
     exchange.buffer = options.expertBuffer.value_or(0);

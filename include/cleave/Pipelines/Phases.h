@@ -206,8 +206,9 @@ struct PhaseOptions {
   bool wideAttention = true;
 };
 
-/// The axes of the mesh over which the plan shards experts.
-std::vector<std::string> expertAxes(const PhaseOptions &options);
+/// The axes of the mesh over which rows may be sent to the ranks of the weights
+/// of their groups.
+std::vector<std::string> rowAxes(const PhaseOptions &options);
 
 /// Whether ranks sum delayed gradients in the step after their own.
 bool reducesNext(const PhaseOptions &options);

@@ -49,7 +49,7 @@ void cleave::declareCommunication(OptionTable &table) {
           "changes nothing. By default there is room for the rows of all ranks")
       .needs(
           [](const CompileOptions &options) {
-            return !expertAxes(options.phases).empty();
+            return !rowAxes(options.phases).empty();
           },
           " needs the recipe `expert` in {plan}");
 }

@@ -114,6 +114,9 @@ struct RecipeInfo {
   bool folds = false;
   /// Parameters are sharded at rest: no rank holds all of them.
   bool shardsParameters = false;
+  /// Rows that have the weights of their groups may be sent to the ranks of
+  /// these over the recipe's axis, instead of weights to the ranks of rows.
+  bool sendsRows = false;
 };
 /// Returns the table of all recipes.
 llvm::ArrayRef<RecipeInfo> recipeTable();

@@ -20,6 +20,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "cleave/Dialect/Graph/Transforms/SortedRows.h"
 #include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -40,10 +41,7 @@ using namespace cleave;
 using namespace cleave::spmd;
 using graph::GroupedLinearOp;
 using graph::GroupedLinearWeightGradOp;
-
-static RankedTensorType typeOf(Value value) {
-  return cast<RankedTensorType>(value.getType());
-}
+using graph::tensorTypeOf;
 
 //===----------------------------------------------------------------------===//
 // Weights and their gradients
@@ -178,8 +176,8 @@ public:
       Operation *step = builder.clone(*old);
       step->setOperand(0, held);
       Value result = step->getResult(0);
-      result.setType(
-          typeOf(held).clone(typeOf(old->getResult(0)).getElementType()));
+      result.setType(tensorTypeOf(held).clone(
+          tensorTypeOf(old->getResult(0)).getElementType()));
       annotateHeld(result, old->getResult(0), mesh, axis);
       held = result;
     }
@@ -202,10 +200,10 @@ public:
 private:
   Value exchanged(OpBuilder &builder, Location loc, Value sent, int64_t number,
                   Value from, Value to) {
-    SmallVector<int64_t> shape(typeOf(sent).getShape());
+    SmallVector<int64_t> shape(tensorTypeOf(sent).getShape());
     shape.front() = number;
-    return AllToAllRowsOp::create(builder, loc, typeOf(sent).clone(shape), sent,
-                                  from, to, meshName,
+    return AllToAllRowsOp::create(builder, loc, tensorTypeOf(sent).clone(shape),
+                                  sent, from, to, meshName,
                                   AxesAttr::get(builder.getContext(), axis));
   }
 
@@ -218,10 +216,11 @@ private:
       ShardingAttr rest = *without(gather.getSharding(), axis);
       if (!isReplicated(rest)) {
         OpBuilder builder(gather);
-        SmallVector<int64_t> shape(typeOf(weight).getShape());
+        SmallVector<int64_t> shape(tensorTypeOf(weight).getShape());
         shape.front() /= mesh.size(axis);
-        held = AllGatherOp::create(builder, gather.getLoc(),
-                                   typeOf(weight).clone(shape), held, rest);
+        held =
+            AllGatherOp::create(builder, gather.getLoc(),
+                                tensorTypeOf(weight).clone(shape), held, rest);
         annotateHeld(held, weight, mesh, axis);
       }
     } else {
@@ -231,7 +230,8 @@ private:
       Operation *copy = builder.clone(*cast);
       copy->setOperand(0, input);
       held = copy->getResult(0);
-      held.setType(typeOf(input).clone(typeOf(weight).getElementType()));
+      held.setType(
+          tensorTypeOf(input).clone(tensorTypeOf(weight).getElementType()));
       annotateHeld(held, weight, mesh, axis);
     }
     return weights[weight] = held;
@@ -315,7 +315,7 @@ static void annotateRows(Operation *op, const Mesh &mesh,
                          FlatSymbolRefAttr meshName, const AxisList &rows) {
   SmallVector<Attribute> shardings, globals;
   for (Value result : op->getResults()) {
-    auto type = typeOf(result);
+    auto type = tensorTypeOf(result);
     int64_t rank = type.getRank(), first = 0;
     // Ops of several dimensions of rows have all in the last of these.
     while (rank > 2 && first + 1 < rank && type.getDimSize(first) == 1)
@@ -330,10 +330,11 @@ static void annotateRows(Operation *op, const Mesh &mesh,
       std::optional<Sharding> like = writtenSharding(operand);
       if (!like)
         continue;
-      int64_t shift = typeOf(operand).getRank() - rank;
+      int64_t shift = tensorTypeOf(operand).getRank() - rank;
       for (int64_t dim = first + 1; dim < rank; ++dim)
         if (dim + shift > 0 &&
-            typeOf(operand).getDimSize(dim + shift) == type.getDimSize(dim) &&
+            tensorTypeOf(operand).getDimSize(dim + shift) ==
+                type.getDimSize(dim) &&
             llvm::all_of(like->dims[dim + shift], isFree) &&
             sharding.dims[dim].empty())
           sharding.dims[dim] = like->dims[dim + shift];
