@@ -78,7 +78,7 @@ def test_twenty_steps_equal_eager(name, layout):
         agree({n: slots[n][slot] for n in own}, own)
 
 
-#: What each model calls the number of its experts.
+#: The name that each model has for the number of its experts.
 EXPERTS = {"qwen3_moe": "num_experts", "olmoe": "num_experts", "deepseek_v3": "n_routed_experts",
            "glm4_moe": "n_routed_experts"}
 

@@ -2,8 +2,8 @@
 // RUN: cleave-opt %s --graph-differentiate --graph-mixed-precision --spmd-apply-recipes="mesh=ep=2,tp=2 recipes=expert" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=SUMS
 // RUN: cleave-opt %s --graph-differentiate --spmd-apply-recipes="mesh=ep=2 recipes=expert" --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-optimize-collectives --spmd-verify | FileCheck %s --check-prefix=WIDE
 
-// Places of experts are sums in f32 of tokens and of gradients. What experts read as 16 bits is
-// sent as such, forward and backward, and so is the gradient of what they read.
+// Places of experts are sums in f32 of tokens and of gradients. Values that experts read as 16 bits are
+// sent as such, forward and backward, and so are their gradients.
 
 // CHECK-LABEL: func.func @train(
 // CHECK-NOT: spmd.all_to_all {{.*}}f32>
