@@ -69,7 +69,18 @@ def report(form):
     return step.report()
 
 
-@pytest.mark.parametrize("name, mesh, plan", CASES if ALL else SAMPLE)
+#: Cases that hold more than their form, and why.
+MORE = {("gpt2", "row=4,col=4", "summa2d"):
+        "five blocks of the head's logits are received at once, more than a layer works on"}
+
+
+def cases():
+    for case in CASES if ALL else SAMPLE:
+        marks = [pytest.mark.xfail(reason=MORE[case], strict=True)] if case in MORE else []
+        yield pytest.param(*case, marks=marks)
+
+
+@pytest.mark.parametrize("name, mesh, plan", cases())
 def test_a_rank_holds_its_share(name, mesh, plan):
     form = Form(MODELS[name], B, S, mesh, plan)
     found = report(form)
