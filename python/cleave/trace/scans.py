@@ -27,9 +27,9 @@ def recognised_scans(module: torch.nn.Module) -> Iterator[None]:
     parameters, are computed as scans."""
     replaced: list[tuple[dict[str, Any], str, Callable]] = []
     for name in sorted({type(part).__module__ for part in module.modules()}):
-        values = vars(sys.modules.get(name, sys))
-        if not name.startswith("transformers.models."):
+        if not name.startswith("transformers.models.") or name not in sys.modules:
             continue
+        values = vars(sys.modules[name])
         for key, scan in _SCANS.items():
             function = values.get(key)
             if callable(function) and _computes(function, scan):

@@ -139,7 +139,7 @@ void weightRows(int64_t rows, int64_t columns, const float (*a)[kPacked],
     }
   }
   for (int i = 0; i < Count; ++i, c += ldc)
-    // Past the caches: a gradient is read by what comes much later.
+    // Past the caches: a gradient is read much later.
     if (columns == 16 * kWide && reinterpret_cast<uintptr_t>(c) % 64 == 0)
       for (int j = 0; j < kWide; ++j)
         _mm512_stream_ps(c + 16 * j, sums[i][j]);

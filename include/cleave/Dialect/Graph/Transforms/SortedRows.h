@@ -69,10 +69,10 @@ public:
                                mlir::Value held) = 0;
 };
 
-/// Sorts the rows that ops of the same groups read, with all that lies between
-/// these ops, and puts rows back for those who read them in their own order.
-/// With `travel`, what lies between is computed where groups are held. Ops that
-/// made rows which are now read elsewhere stay.
+/// Sorts the rows that ops of the same groups read, with the ops on single rows
+/// between these, and puts rows back for readers in their own order. With
+/// `travel`, all of these ops are computed where groups are held. Ops that made
+/// rows which are now read elsewhere stay.
 void sortRows(const GroupedOps &grouped, RowTravel *travel = nullptr);
 
 } // namespace cleave::graph

@@ -7,10 +7,9 @@
 ///
 /// \file
 /// Ops that compute each row alone (RowOps.h) keep the order of rows that they
-/// are given. So rows are sorted where they enter what lies between ops with
-/// weights of groups, and put back where they leave it. Where groups are on
-/// other ranks, rows are sent there after they are sorted, and sent back before
-/// they are put back.
+/// are given. So rows are sorted before the first op with weights of groups,
+/// and put back after the last one. Where groups are on other ranks, rows are
+/// sent there after they are sorted, and sent back before they are put back.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -83,7 +82,7 @@ SmallVector<GroupedOps> cleave::graph::findGroupedOps(Block &block) {
 
 namespace {
 
-/// Moves what lies between the ops of one value of groups.
+/// Moves the ops on single rows between the ops of one value of groups.
 class Sorter {
 public:
   Sorter(const GroupedOps &grouped, RowTravel *travel)
