@@ -77,6 +77,7 @@ bench: build
 	$(VENV) benchmarks/precision.py --build $(BUILD)
 	$(VENV) benchmarks/devices.py --build $(BUILD)
 	$(VENV) benchmarks/experts.py
+	$(VENV) benchmarks/scans.py
 	$(VENV) benchmarks/compile_time.py --build $(BUILD)
 
 # For a machine with a GPU; the folder that they make can be carried to one. FLAGS are those of

@@ -13,9 +13,7 @@ which other processes hardly change. Results are printed as JSON lines.
 """
 
 import argparse
-import statistics
 import sys
-import time
 
 import harness
 
@@ -92,19 +90,6 @@ def eager_step(module, optimizer, *batch):
     return float(loss.detach())
 
 
-def measure(steps, options):
-    """Runs each of `steps`, by name, once in a round; returns the medians of their CPU milliseconds
-    and their last losses."""
-    times, losses = {name: [] for name in steps}, {}
-    for round_ in range(options.warmup + options.steps):
-        for name, step in steps.items():
-            start = time.process_time()
-            losses[name] = float(step())
-            if round_ >= options.warmup:
-                times[name].append((time.process_time() - start) * 1e3)
-    return {name: statistics.median(own) for name, own in times.items()}, losses
-
-
 def compiled(module, batch, optimizer, precision="f32"):
     # PyTorch does not ask whether gradients are finite.
     return cleave.compile(module, batch, optimizer=optimizer, precision=precision, check="off",
@@ -125,7 +110,7 @@ def layer_case(precision, each, options):
         peer = Sorted(product, dict(f32=torch.float32, bf16=torch.bfloat16)[precision], *sizes)
         rule = torch.optim.SGD(peer.parameters(), lr=0.0, fused=True)
         steps[name] = lambda peer=peer, rule=rule: eager_step(peer, rule, *batch)
-    medians, losses = measure(steps, options)
+    medians, losses = harness.measure_cpu(steps, options.warmup, options.steps)
     size = float(batch[1].norm()) * {"f32": 1e-4, "bf16": 1e-2}[precision]
     spread = max(losses.values()) - min(losses.values())
     if spread > size:
@@ -158,8 +143,9 @@ def model_case(experts, choices, bound, options):
         torch.manual_seed(0)
         steps[name] = compiled(cleave.models.FAMILIES[family](**size, **own), (ids, ids),
                                cleave.AdamW(lr=1e-4))
-    medians, losses = measure({name: lambda step=step: step(ids, ids)
-                               for name, step in steps.items()}, options)
+    medians, losses = harness.measure_cpu(
+        {name: lambda step=step: step(ids, ids) for name, step in steps.items()}, options.warmup,
+        options.steps)
     arenas = {name: step.report()["memory"]["arena"] for name, step in steps.items()}
     form = arenas["dense"] + kept_of_rows(experts, choices, inner, options)
     return {"case": "model", "experts": experts, "choices": choices, "cpu_ms": medians,

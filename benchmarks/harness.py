@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -49,6 +50,19 @@ def parse(parser, **small):
 
 #: The options of a benchmark of training steps with `--smoke`.
 SMALL = {"warmup": 1, "steps": 1, "case": ["gpt2-tiny"]}
+
+
+def measure_cpu(steps, warmup, count):
+    """Runs each of `steps`, by name, once in each of `warmup` and then of `count` rounds; returns
+    the medians of the CPU milliseconds of the latter, and what the last runs returned."""
+    times, results = {name: [] for name in steps}, {}
+    for round_ in range(warmup + count):
+        for name, step in steps.items():
+            start = time.process_time()
+            results[name] = float(step())
+            if round_ >= warmup:
+                times[name].append((time.process_time() - start) * 1e3)
+    return {name: statistics.median(own) for name, own in times.items()}, results
 
 
 def make_folder():

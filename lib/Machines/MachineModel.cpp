@@ -23,6 +23,7 @@ std::optional<MachineModel> MachineModel::parse(llvm::StringRef text,
                          .Case("flops", &machine.flops)
                          .Case("memory", &machine.memory)
                          .Case("link", &machine.link)
+                         .Case("latency", &machine.latency)
                          .Case("contraction", &machine.contraction)
                          .Case("contraction-16bit", &machine.contraction16)
                          .Case("contraction-8bit", &machine.contraction8)

@@ -8,6 +8,7 @@
 #include "cleave/Planning/PlanProgram.h"
 #include "cleave/Executable/Cuda/PlanCudnnAttention.h"
 #include "cleave/Executable/Transforms/FinalizeProgram.h"
+#include "cleave/Machines/MachineModel.h"
 #include "cleave/Pipelines/Options.h"
 #include "cleave/Pipelines/PhaseTimes.h"
 #include "cleave/Support/ByteSize.h"
@@ -46,7 +47,6 @@ static std::string describe(const CompileOptions &options) {
 static FinalizeOptions finalizeOptions(const CompileOptions &options,
                                        const CpuTarget &target) {
   FinalizeOptions finalize;
-  finalize.bucketBytes = options.bucketBytes;
   finalize.fixedOrder = options.phases.grains > 0;
   finalize.lossScaling = options.lossScaling;
   finalize.lossScaling.used = options.phases.scalesLoss();
@@ -73,8 +73,22 @@ FailureOr<PlannedProgram> cleave::planProgram(ModuleOp module,
   auto libraryBytes = [&](const runtime::Command &command) {
     return runtime::cuda::planCudnnBytes(command, options.architecture);
   };
+  std::string error;
+  auto machine = machines::MachineModel::parse(options.phases.machine, error);
+  if (!machine)
+    return module.emitError() << error;
+  auto bucketBytes = [&](double bytes) {
+    if (options.bucketBytes >= 0)
+      return options.bucketBytes;
+    auto best =
+        static_cast<int64_t>(std::min(machine->bucketBytes(bytes), bytes));
+    return options.phases.collectiveChunks > 1
+               ? std::min(best, options.phases.collectiveChunkBytes - 1)
+               : best;
+  };
   FinalizeOptions finalize = finalizeOptions(options, *target);
   finalize.libraryBytes = libraryBytes;
+  finalize.bucketBytes = bucketBytes;
   std::string stuck = finalizePrograms(*programs, finalize);
   if (!stuck.empty()) {
     module.emitError(stuck);

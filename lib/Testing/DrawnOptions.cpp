@@ -312,8 +312,7 @@ CompileOptions cleave::drawOptions(const RandomGraph &graph, int64_t ranks) {
   drawWeights(weights, options);
   Random delay(graph.seed ^ 0xde1a);
   drawDelay(delay, asynchronous, options);
-  result.bucketBytes =
-      choose(rng, {int64_t(1), int64_t(256), int64_t(1) << 20});
+  result.bucketBytes = choose(rng, {int64_t(1), int64_t(256), int64_t(-1)});
   Random chunks(graph.seed ^ 0xc4c4);
   options.collectiveChunks =
       choose(chunks, {int64_t(1), int64_t(2), int64_t(4)});

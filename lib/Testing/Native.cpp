@@ -88,7 +88,7 @@ CompileOptions cleave::drawNativeOptions(uint64_t seed) {
   options.pipeGather = more.pick(gathers);
   static constexpr const char *slices[] = {"auto", "on", "off"};
   options.pipeSlices = more.pick(slices);
-  static constexpr int64_t buckets[] = {1, 256, 1 << 20};
+  static constexpr int64_t buckets[] = {1, 256, -1};
   result.bucketBytes = more.pick(buckets);
   options.writeOutActions = more.chance(0.2);
   Random types(seed ^ 0xbf16);

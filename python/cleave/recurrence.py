@@ -146,6 +146,9 @@ def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, b
     """
     batch, heads, length, width = value.shape
     count = -(-length // chunk)
+    # About as many blocks as chunks in each.
+    blocks = 1 << (count.bit_length() // 2) if count >= 4 else 1
+    count = -(-count // blocks) * blocks
     rest = count * chunk - length
 
     def chunks(y):
@@ -164,17 +167,46 @@ def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, b
     last = left[..., -1:]
     kept = (key * (last - left).exp()[..., None]).transpose(-1, -2)
     added, removed = kept @ fresh, kept @ seen
-    shrunk = last.exp()[..., None]
-    # The state before each chunk.
-    states = [torch.zeros_like(added[:, :, 0])]
-    for i in range(count):
-        before = states[-1]
-        states.append(added[:, :, i] if i == 0 else
-                      shrunk[:, :, i] * before - removed[:, :, i] @ before + added[:, :, i])
-    before = torch.stack(states[:-1], 2)
+    eye = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
+    before, after = _matrix_scan(last.exp()[..., None] * eye - removed, added, blocks)
     scores = query @ key.transpose(-1, -2) * between
     result = (query * left.exp()[..., None]) @ before + scores @ (fresh - seen @ before)
-    return result.reshape(batch, heads, -1, width)[:, :, :length], states[-1]
+    return result.reshape(batch, heads, -1, width)[:, :, :length], after
+
+
+def _matrix_scan(factor: Tensor, added: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+    """Returns the states [b, a, c, k, v] before each of c updates `state = factor @ state + added`,
+    the first 0, and the state after the last.
+
+    `factor`: [b, a, c, k, k]; `added`: [b, a, c, k, v]. Updates are in `blocks` of equal length, a
+    divisor of c. All blocks are computed at once from 0, with the matrix by which the state before
+    a block is multiplied; then blocks follow each other. So one after the other there are blocks +
+    c / blocks matmuls instead of c, and blocks may be on several devices.
+    """
+    batch, heads, count, rows, width = added.shape
+    each = count // blocks
+    factor = factor.reshape(batch, heads, blocks, each, rows, rows)
+    added = added.reshape(batch, heads, blocks, each, rows, width)
+    states = torch.zeros_like(added[:, :, :, 0])
+    if blocks > 1:
+        # Beside the state, the matrix.
+        eye = torch.eye(rows, dtype=factor.dtype, device=factor.device)
+        states = torch.cat([states, eye.expand(batch, heads, blocks, rows, rows)], -1)
+        added = F.pad(added, (0, rows))
+    before = []
+    for i in range(each):
+        before.append(states)
+        states = added[:, :, :, i] + (factor[:, :, :, i] @ states if i or blocks > 1 else 0)
+    own = torch.stack(before, 3)
+    if blocks == 1:
+        return own[:, :, 0], states[:, :, 0]
+    ends, through = states.split([width, rows], -1)
+    starts = [torch.zeros_like(ends[:, :, 0])]
+    for i in range(blocks):
+        starts.append(ends[:, :, i] + (through[:, :, i] @ starts[-1] if i else 0))
+    own, through = own.split([width, rows], -1)
+    own = own + through @ torch.stack(starts[:-1], 2)[:, :, :, None]
+    return own.reshape(batch, heads, count, rows, width), starts[-1]
 
 
 def unit_lower_inverse(matrix: Tensor) -> Tensor:
@@ -184,6 +216,28 @@ def unit_lower_inverse(matrix: Tensor) -> Tensor:
     size = matrix.shape[-1]
     if size & (size - 1):
         raise ValueError(f"{size} rows are not a power of two")
+    # Matmuls of fewer rows take no less time than of so many.
+    side = min(size, 8)
+
+    def blocks(side, step, below):
+        """Of each `step` rows the `side` that begin `below` the diagonal: [.., n / step, side, side]."""
+        starts = range(0, size, step)
+        return torch.stack([matrix[..., i + below:i + below + side, i:i + side] for i in starts], -3)
+
+    inverse = _small_inverse(blocks(side, side, 0))
+    while side < size:
+        corner = blocks(side, 2 * side, side)
+        inverse = inverse.unflatten(-3, (-1, 2))
+        upper, lower = inverse[..., 0, :, :], inverse[..., 1, :, :]
+        inverse = torch.cat([F.pad(upper, (0, side)),
+                             torch.cat([-(lower @ corner @ upper), lower], -1)], -2)
+        side *= 2
+    return inverse.squeeze(-3)
+
+
+def _small_inverse(matrix: Tensor) -> Tensor:
+    """The same by matmuls of the whole matrix, of which some is used."""
+    size = matrix.shape[-1]
     place = torch.arange(size, device=matrix.device)
     inverse = torch.eye(size, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
     half = 1

@@ -54,6 +54,13 @@ def test_experts():
     assert all(line["arena_over_form"] <= 1.2 for line in models)
 
 
+def test_scans():
+    lines = figures(run("benchmarks/scans.py", build=()))
+    assert [line["model"] for line in lines] == ["mamba", "mamba2", "qwen3_next"]
+    assert all(set(line["cpu_ms"]) == {"cleave 16", "cleave 64", "cleave 128", "torch 16"}
+               for line in lines)
+
+
 def test_compression():
     dense, packed = figures(run("benchmarks/compression.py"))
     assert dense["compress"] == "dense" and dense["loss_ratio"] == 1

@@ -9,6 +9,7 @@
 #define CLEAVE_MACHINES_MACHINEMODEL_H
 
 #include "llvm/ADT/StringRef.h"
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -48,6 +49,8 @@ struct MachineModel {
   double flops = 1e11;
   /// Bytes per second: of memory, and of the link to another device.
   double memory = 2e10, link = 5e9;
+  /// Seconds that a collective takes beside those of its bytes.
+  double latency = 2e-5;
   /// Rates by class of op, as `cleave-compile --measure-machine` measures them;
   /// 0: not given. Operations per second of contractions and attention, and
   /// bytes per second that other ops read and write, as if each did so in
@@ -57,8 +60,8 @@ struct MachineModel {
 
   /// Parses `flops=1e11,memory=2e10,link=5e9` and, of the classes,
   /// `contraction=`, `contraction-16bit=`, `contraction-8bit=`, `attention=`
-  /// and `streamed=`; rates that are left out keep their defaults. On failure
-  /// returns nothing and sets `error`.
+  /// and `streamed=`, and the seconds `latency=`; what is left out keeps its
+  /// default. On failure returns nothing and sets `error`.
   static std::optional<MachineModel> parse(llvm::StringRef text,
                                            std::string &error);
 
@@ -66,6 +69,15 @@ struct MachineModel {
   bool hasClasses() const {
     return contraction + contraction16 + contraction8 + attention + streamed >
            0;
+  }
+
+  /// The bytes of a bucket with which `bytes` of gradients, which become known
+  /// one after the other, are summed soonest: each of bytes / bucket buckets
+  /// takes the latency, and the last is sent when nothing is left to compute
+  /// meanwhile. bytes / bucket · latency + bucket / link is least at the root
+  /// of bytes · latency · link.
+  double bucketBytes(double bytes) const {
+    return std::sqrt(bytes * latency * link);
   }
 
   /// The time of `work` in seconds, without overlap: by its flops and bytes, or

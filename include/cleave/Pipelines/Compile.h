@@ -59,8 +59,9 @@ struct CompileOptions {
   int64_t memoryLimit = 0;
   /// How the loss is scaled, with `phases.scalesLoss()`.
   runtime::LossScaling lossScaling;
-  /// Up to so many bytes of reductions and gathers are exchanged together.
-  int64_t bucketBytes = int64_t(1) << 20;
+  /// Up to so many bytes of reductions and gathers are merged; -1:
+  /// as many as take the least time on the machine.
+  int64_t bucketBytes = -1;
   /// The GPU that a step is predicted for (see Planning/PredictStep.h); none if
   /// empty.
   std::string predict;

@@ -36,8 +36,22 @@ struct Bucket {
 /// The buckets of one part.
 class PartBuckets {
 public:
-  PartBuckets(const Part &part, std::vector<PartRuns> runs, int64_t maxBytes)
-      : part(part), memory(part, std::move(runs)), maxBytes(maxBytes) {}
+  PartBuckets(const Part &part, std::vector<PartRuns> runs,
+              llvm::function_ref<int64_t(double)> maxBytes)
+      : part(part), memory(part, std::move(runs)) {
+    std::vector<std::pair<const CollectiveCommand *, double>> totals;
+    for (const Command &command : part.commands)
+      if (int64_t bytes = bytesOf(command); bytes != never) {
+        auto total = llvm::find_if(totals, [&](const auto &other) {
+          return areAlike(*other.first, command.collective);
+        });
+        if (total == totals.end())
+          total = totals.insert(totals.end(), {&command.collective, 0});
+        total->second += static_cast<double>(bytes);
+      }
+    for (auto [collective, total] : totals)
+      limits.emplace_back(collective, maxBytes(total));
+  }
 
   std::vector<Command> run() {
     for (const Command &command : part.commands) {
@@ -51,7 +65,7 @@ public:
         return memory.meet(open.buffers, buffers);
       });
       int64_t bytes = bytesOf(command);
-      if (bytes > maxBytes)
+      if (bytes == never || bytes > limitOf(command.collective))
         result.push_back(command);
       else
         add(command, bytes, std::move(buffers));
@@ -61,11 +75,28 @@ public:
   }
 
 private:
+  /// Whether one bucket may hold both.
+  static bool areAlike(const CollectiveCommand &a, const CollectiveCommand &b) {
+    return a.collective == b.collective && a.reduction == b.reduction &&
+           a.dtype == b.dtype && a.axes == b.axes;
+  }
+
+  /// The most bytes of a bucket that holds `collective`.
+  int64_t limitOf(const CollectiveCommand &collective) const {
+    return llvm::find_if(limits,
+                         [&](const auto &limit) {
+                           return areAlike(*limit.first, collective);
+                         })
+        ->second;
+  }
+
+  /// The bytes of what cannot be merged.
+  static constexpr int64_t never = INT64_MAX;
+
   /// Bytes of the operands on one rank; more than any bucket holds if the
   /// exchange cannot be merged.
   static int64_t bytesOf(const Command &command) {
     const CollectiveCommand &c = command.collective;
-    constexpr int64_t never = INT64_MAX;
     if (command.kind != CommandKind::Collective)
       return never;
     int64_t bytes = c.elements() * byteSize(c.dtype);
@@ -83,12 +114,9 @@ private:
   void add(const Command &command, int64_t bytes, std::set<int32_t> buffers) {
     const CollectiveCommand &c = command.collective;
     auto open = llvm::find_if(buckets, [&](Bucket &bucket) {
-      const CollectiveCommand &other = bucket.collective();
-      return other.collective == c.collective &&
-             other.reduction == c.reduction && other.dtype == c.dtype &&
-             other.axes == c.axes;
+      return areAlike(bucket.collective(), c);
     });
-    if (open != buckets.end() && open->bytes + bytes > maxBytes) {
+    if (open != buckets.end() && open->bytes + bytes > limitOf(c)) {
       const CollectiveCommand *full = &open->collective();
       close([&](Bucket &bucket) { return &bucket.collective() == full; });
       open = buckets.end();
@@ -145,7 +173,8 @@ private:
 
   const Part &part;
   SharedMemory memory;
-  int64_t maxBytes;
+  /// Of the first of collectives that are alike, the most bytes of a bucket.
+  std::vector<std::pair<const CollectiveCommand *, int64_t>> limits;
   /// In the order in which they were opened.
   std::vector<Bucket> buckets;
   /// Tokens of exchanges that were merged into another, before their waits.
@@ -155,7 +184,8 @@ private:
 
 } // namespace
 
-void cleave::bucketCollectives(Program &program, int64_t maxBytes) {
+void cleave::bucketCollectives(Program &program,
+                               llvm::function_ref<int64_t(double)> maxBytes) {
   std::vector<std::vector<PartRuns>> runs = runsOfParts(program);
   for (size_t i = 0; i < program.parts.size(); ++i)
     program.parts[i].commands =

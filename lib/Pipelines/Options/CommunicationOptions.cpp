@@ -15,8 +15,10 @@ void cleave::declareCommunication(OptionTable &table) {
       .least(0)
       .drawn({"0", "4MiB", "-1", "4 parsecs"})
       .says("Merge reductions and gathers of one kind among the same ranks "
-            "into buckets of up to this size (1 MiB by default); 0: do not "
-            "merge");
+            "into buckets of up to this size; 0: do not merge. By default of "
+            "the size with which they end soonest: the root of the bytes of "
+            "all that a part of the step reduces or gathers so, times the "
+            "latency and the rate of a link of {machine}");
   table.integer("collective-chunks", &PhaseOptions::collectiveChunks)
       .least(1)
       .drawn({"2", "0"})
@@ -30,7 +32,7 @@ void cleave::declareCommunication(OptionTable &table) {
       .drawn({"1KiB", "-1"})
       .says("With {collective-chunks}: the least bytes that a rank puts into "
             "the collective of one chunk (1 MiB by default); always more than "
-            "{bucket-bytes}")
+            "a bucket has")
       .needs(
           [](const CompileOptions &options) {
             return options.phases.collectiveChunks > 1 ||

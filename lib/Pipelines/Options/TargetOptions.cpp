@@ -100,7 +100,8 @@ void cleave::declareTarget(OptionTable &table) {
       .says("The rates of a device per second, by which stages are balanced, "
             "schedules predicted and recomputation chosen: "
             "flops=1e11,memory=2e10,link=5e9 (bytes of its memory, and sent to "
-            "another device) by default; or the file of cleave-compile "
+            "another device) by default, with latency=2e-5, the seconds that a "
+            "collective takes beside its bytes; or the file of cleave-compile "
             "--measure-machine")
       .valid([](StringRef text) {
         auto rates = readMachine(text);

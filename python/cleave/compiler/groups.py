@@ -184,14 +184,16 @@ class Communication(OptionGroup):
 
     Attributes:
         bucket_bytes: Merge reductions and gathers of one kind among the same ranks into buckets
-            of up to this size (1 MiB by default); 0: do not merge. Bytes, or a text with a
-            unit, at least 0.
+            of up to this size; 0: do not merge. By default of the size with which they end
+            soonest: the root of the bytes of all that a part of the step reduces or gathers so,
+            times the latency and the rate of a link of `machine`. Bytes, or a text with a unit,
+            at least 0.
         collective_chunks: Cut gathers and reductions of activations and their gradients, with
             the contractions beside them, into up to this many chunks of samples (or of
             positions), so that one chunk is sent while another one is computed; 1: do not cut.
             At least 1.
         collective_chunk_bytes: With `collective_chunks`: the least bytes that a rank puts into
-            the collective of one chunk (1 MiB by default); always more than `bucket_bytes`.
+            the collective of one chunk (1 MiB by default); always more than a bucket has.
             Bytes, or a text with a unit, at least 0.
         expert_buffer: Of experts that drop no token, sharded by the recipe `expert`: the rows
             that a rank can receive, in shares that all ranks would receive if experts were
@@ -337,7 +339,8 @@ class Target(OptionGroup):
             is then compiled even if it is in the cache.
         machine: The rates of a device per second, by which stages are balanced, schedules
             predicted and recomputation chosen: flops=1e11,memory=2e10,link=5e9 (bytes of its
-            memory, and sent to another device) by default; or the file of cleave-compile
+            memory, and sent to another device) by default, with latency=2e-5, the seconds that
+            a collective takes beside its bytes; or the file of cleave-compile
             --measure-machine.
     """
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from typing import Any, Callable, Iterator
 
@@ -69,9 +70,12 @@ def _flat(result) -> tuple:
 
 
 def _either(scan: Callable, function: Callable) -> Callable:
-    """Returns the function that computes `scan`, or `function` where that returns None."""
+    """Returns the function that computes `scan`, or `function` where that returns None. Keywords
+    that `function` does not name, such as those of the whole model, mean nothing to it."""
+    named = inspect.signature(function).parameters
+
     def chosen(*args, **kwargs):
-        result = scan(*args, **kwargs)
+        result = scan(*args, **{key: value for key, value in kwargs.items() if key in named})
         return function(*args, **kwargs) if result is None else result
 
     return chosen

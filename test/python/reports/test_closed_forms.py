@@ -100,7 +100,8 @@ CHOICES = [(8, 2), (64, 8), (128, 8), (256, 8)]
 @pytest.mark.parametrize("experts, choices", CHOICES)
 def test_a_mixture_that_drops_nothing_computes_the_chosen(tmp_path, experts, choices):
     """A step has the operations of a dense model whose feed-forward parts are as wide as the
-    chosen experts together, and those of the routers."""
+    chosen experts together, and those of the routers; also where the core of attention is computed
+    again, of which experts are none."""
     width, hidden, layers, tokens = 512, 1024, 2, 8 * 512
     shape = f"--hidden {hidden} --heads 16 --layers {layers} --seq 512 --vocab 32000 --batch 8"
     own = f"--experts {experts} --choices {choices} --balance 0 --no-logits"
@@ -112,6 +113,8 @@ def test_a_mixture_that_drops_nothing_computes_the_chosen(tmp_path, experts, cho
         assert write_model([*arguments.split(), "-o", str(path)]) == 0
         for mesh, plan in (("dp=2", "zero1"), ("tp=2", "megatron")):
             found[name, mesh] = cost(path, mesh, plan)["operations"]["plan"]
+            again = cost(path, mesh, plan, "--recompute=selective")["operations"]["plan"]
+            assert again == pytest.approx(found[name, mesh], rel=1e-3)
     routers = 6 * tokens * hidden * experts * layers
     for mesh in ("dp=2", "tp=2"):
         share = 1 if mesh.startswith("tp") else 2

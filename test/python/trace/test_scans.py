@@ -78,10 +78,42 @@ def test_gradients_of_the_operator(reverse):
     assert torch.autograd.gradgradcheck(run, (factor, x))
 
 
+def by_position(query, key, value, decay, beta):
+    """The gated delta rule as its paper writes it (arXiv 2412.06464, equation 10)."""
+    state, outputs = torch.zeros(*key.shape[:2], key.shape[-1], value.shape[-1], dtype=key.dtype), []
+    for q, k, v, g, b in zip(*(x.unbind(2) for x in (query, key, value, decay, beta))):
+        state = state * g[..., None, None].exp()
+        new = (v - torch.einsum("bak,bakv->bav", k, state)) * b[..., None]
+        state = state + k[..., None] * new[..., None, :]
+        outputs.append(torch.einsum("bak,bakv->bav", q, state))
+    return torch.stack(outputs, 2), state
+
+
+@pytest.mark.parametrize("length, chunk", [(1, 1), (3, 2), (8, 2), (17, 2), (17, 4), (33, 1), (64, 4),
+                                           (70, 2)])
+def test_gated_delta_rule_by_position(length, chunk):
+    """Values and gradients, where chunks are in one block and in several, whole and not."""
+    generator = torch.Generator().manual_seed(length)
+    draw = lambda *shape: torch.randn(2, 3, length, *shape, generator=generator,  # noqa: E731
+                                      dtype=torch.float64)
+    inputs = [draw(4) / 2, draw(4) / 2, draw(5), -draw().abs(), draw().sigmoid()]
+    for x in inputs:
+        x.requires_grad_()
+    results = []
+    for rule in (by_position, lambda *x: recurrence.gated_delta_rule(*x, chunk)):
+        output, state = rule(*inputs)
+        loss = (output * output.sin()).sum() + (state * state.cos()).sum()
+        results.append((output, state, *torch.autograd.grad(loss, inputs)))
+    for expected, own in zip(*results):
+        torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-10)
+
+
 def test_inverse_of_blocks():
-    matrix = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = torch.linalg.inv(matrix.tril(-1) + torch.eye(16, dtype=torch.float64))
-    torch.testing.assert_close(recurrence.unit_lower_inverse(matrix), expected)
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 2, 4, 8, 16, 64):
+        matrix = torch.randn(3, size, size, generator=generator, dtype=torch.float64) / size ** 0.5
+        expected = torch.linalg.inv(matrix.tril(-1) + torch.eye(size, dtype=torch.float64))
+        torch.testing.assert_close(recurrence.unit_lower_inverse(matrix), expected)
     with pytest.raises(ValueError, match="12 rows are not a power of two"):
         recurrence.unit_lower_inverse(torch.zeros(12, 12))
 
@@ -100,7 +132,8 @@ MODELS = {
 }
 COMPILED = [("mamba", {}), ("mamba2", {}), ("qwen3_next", {}),
             *((family, dict(mesh=mesh, plan=plan)) for family in ("mamba", "mamba2")
-              for mesh, plan in (({"dp": 2}, "zero3"), ({"cp": 2}, "context")))]
+              for mesh, plan in (({"dp": 2}, "zero3"), ({"cp": 2}, "context"))),
+            ("qwen3_next", dict(mesh={"cp": 2}, plan="context"))]
 
 
 def build(family):
@@ -109,32 +142,41 @@ def build(family):
     return getattr(transformers, model)(getattr(transformers, config)(**SIZE, **settings)).train()
 
 
-def batch(seed):
+def batch(seed, length=20):
     generator = torch.Generator().manual_seed(seed)
-    ids, labels = (torch.randint(3, 96, (2, 20), generator=generator) for _ in range(2))
+    ids, labels = (torch.randint(3, 96, (2, length), generator=generator) for _ in range(2))
     return dict(input_ids=ids, labels=labels)
 
 
-@pytest.mark.parametrize("family", ["mamba", "mamba2"])
-def test_trace_has_recurrences(family):
+@pytest.mark.parametrize("family, rule", [("mamba", "selective_scan"), ("mamba2", "chunked_scan"),
+                                          ("qwen3_next", "gated_delta_rule")])
+def test_trace_has_recurrences(family, rule, monkeypatch):
+    """Each layer is recognised; the arguments of the whole model do not hide it."""
+    calls, known = [], getattr(recurrence, rule)
+    monkeypatch.setattr(recurrence, rule, lambda *args: calls.append(type(args[0])) or known(*args))
     traced = check(build(family), batch(0), logits=False)
     assert count(traced.mlir, "linear_scan") == MODELS[family][3]
+    # Others are of the comparison with the library's function.
+    traces = calls.count(torch._subclasses.FakeTensor)
+    assert traces and traces % SIZE["num_hidden_layers"] == 0
 
 
 @pytest.mark.parametrize("family, options", COMPILED)
 def test_five_steps_are_those_of_torch(family, options):
     """Losses and parameters after five steps of AdamW, on one rank and on two."""
     settings = dict(lr=1e-2, eps=1e-6, weight_decay=0.01)
-    step = cleave.compile(build(family), batch(0), optimizer=cleave.AdamW(**settings), check="off",
-                          **options)
+    # Four chunks of the rule, two on each rank.
+    length = 256 if family == "qwen3_next" and options else 20
+    step = cleave.compile(build(family), batch(0, length), optimizer=cleave.AdamW(**settings),
+                          check="off", **options)
     model = build(family)
     optimizer = torch.optim.AdamW(model.parameters(), **settings)
     for seed in range(5):
         optimizer.zero_grad()
-        loss = model(**batch(seed)).loss
+        loss = model(**batch(seed, length)).loss
         loss.backward()
         optimizer.step()
-        assert float(step(**batch(seed))) == pytest.approx(float(loss.detach()), abs=2e-5)
+        assert float(step(**batch(seed, length))) == pytest.approx(float(loss.detach()), abs=2e-5)
     trained = step.state_dict()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(torch.as_tensor(trained[name]), parameter.detach(), rtol=1e-3,

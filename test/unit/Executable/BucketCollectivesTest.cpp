@@ -44,10 +44,10 @@ sequence(std::initializer_list<std::vector<Command>> pieces) {
 }
 
 /// The part after buckets of 256 bytes were made; six buffers of 64 bytes.
-std::vector<Command> joined(std::vector<Command> commands,
-                            std::vector<int64_t> offsets = {0, 64, 128, 192,
-                                                            256, 320},
-                            int64_t maxBytes = 256) {
+std::vector<Command> joined(
+    std::vector<Command> commands,
+    std::vector<int64_t> offsets = {0, 64, 128, 192, 256, 320},
+    llvm::function_ref<int64_t(double)> maxBytes = [](double) { return 256; }) {
   Program program;
   Part &part = program.parts.emplace_back();
   part.buffers.resize(6);
@@ -132,9 +132,29 @@ TEST(BucketCollectives, BucketsAreFull) {
       text(joined(sequence({exchange(0, 0), exchange(1, 1), exchange(2, 2),
                             exchange(3, 3), exchange(4, 4)}))),
       "[0 1 2 3] .0 [4] .4");
-  EXPECT_EQ(text(joined(sequence({exchange(0, 0), exchange(1, 1)}),
-                        {0, 64, 128, 192, 256, 320}, 63)),
-            "[0] .0 [1] .1");
+  EXPECT_EQ(
+      text(joined(sequence({exchange(0, 0), exchange(1, 1)}),
+                  {0, 64, 128, 192, 256, 320}, [](double) { return 63; })),
+      "[0] .0 [1] .1");
+}
+
+/// Three all-reduces of 64 bytes of one type, two of another.
+TEST(BucketCollectives, ASizeFollowsFromAllThatGoesSo) {
+  auto other = [](int32_t token, int32_t buffer) {
+    auto commands = exchange(token, buffer);
+    commands[0].collective.dtype = DType::I32;
+    return commands;
+  };
+  std::vector<double> asked;
+  auto sizeOf = [&](double bytes) -> int64_t {
+    asked.push_back(bytes);
+    return bytes > 128 ? 128 : 64;
+  };
+  EXPECT_EQ(text(joined(sequence({exchange(0, 0), other(1, 1), exchange(2, 2),
+                                  other(3, 3), exchange(4, 4)}),
+                        {0, 64, 128, 192, 256, 320}, sizeOf)),
+            "[0 2] [1] .1 [3] .0 .3 [4] .4");
+  EXPECT_EQ(asked, (std::vector<double>{192, 128}));
 }
 
 TEST(BucketCollectives, WhatDiffersGoesApart) {

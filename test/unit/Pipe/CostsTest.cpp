@@ -45,6 +45,23 @@ TEST(Machine, RatesOfClasses) {
   EXPECT_DOUBLE_EQ(machine->secondsOf(work), 2 + 1 + 0.5 + 1.5 + 1 + 1);
 }
 
+/// Of all sizes the one of the least time: latencies of all buckets, and
+/// the last one's bytes.
+TEST(Machine, BucketsOfLeastTime) {
+  std::string error;
+  for (llvm::StringRef rates : {"", "latency=1e-4,link=1e9"})
+    for (double bytes : {1e4, 1e6, 3e9}) {
+      auto machine = MachineModel::parse(rates, error);
+      ASSERT_TRUE(machine) << error;
+      auto seconds = [&](double bucket) {
+        return bytes / bucket * machine->latency + bucket / machine->link;
+      };
+      double best = machine->bucketBytes(bytes);
+      for (double factor = 0.1; factor < 10; factor *= 1.1)
+        EXPECT_GE(seconds(best * factor), seconds(best) * (1 - 1e-12));
+    }
+}
+
 TEST(Machine, BadRates) {
   for (llvm::StringRef text : {"flops", "flops=", "flops=0", "flops=-1",
                                "flops=nan", "flops=inf", "speed=1", "1e11"}) {

@@ -21,8 +21,9 @@ struct FinalizeOptions {
   /// Of the CPU, if the program is for one.
   std::string cpu;
   int vectorBits = 0;
-  /// Up to so many bytes of collectives are exchanged together.
-  int64_t bucketBytes = 0;
+  /// Of collectives of one kind, of whose operands a part sends so many
+  /// bytes, those that are merged have up to the bytes returned.
+  llvm::function_ref<int64_t(double)> bucketBytes;
   /// Whether sums of a library have one order, even on one device.
   bool fixedOrder = false;
   /// On a GPU: AttentionCommand::libraryBytes of a command.

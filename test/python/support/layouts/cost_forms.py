@@ -162,10 +162,6 @@ KNOWN = [
     *((row, lambda c: c[0].endswith("dropless") and has(c, "expert(tp)") and has(c, "expert(dp)"),
        "weights of experts that ranks of features share are gathered over samples, not rows sent")
       for row in ("all_gather dp", "reduce_scatter dp")),
-    *((row, lambda c: c[0].endswith("dropless") and "--recompute=selective" in c,
-       "values that selective recomputing computes again are multiplied by weights, gathered and sent again")
-      for row in ("operations", "all_gather tp", "all_reduce tp", "reduce_scatter tp", "all_to_all cp",
-                  *(f"all_to_all_rows {axis}" for axis in ("ep", "dp", "tp", "cp")))),
     *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),
        "two stages of one position that have a tied table reduce its gradient each")
       for row in ("all_reduce dp", "reduce_scatter dp")),

@@ -330,9 +330,11 @@ void Blocks::findCore(const Part &part) {
   auto multiplies = [&](Operation *op) {
     return workClassOf(op) == graph::WorkClass::Contraction;
   };
+  // Integers say which rows are multiplied: they are not factors.
   auto isInner = [&](Operation *op) {
     return multiplies(op) && llvm::count_if(op->getOperands(), [&](Value v) {
-                               return part.isActivation(viewedBy(v));
+                               return isa<FloatType>(getElementTypeOrSelf(v)) &&
+                                      part.isActivation(viewedBy(v));
                              }) >= 2;
   };
   // From each such contraction back to others.

@@ -10,12 +10,13 @@
 /// are sharded over one axis along the sequence. Attention keeps its queries
 /// sharded and gathers keys and values; a recurrence along the sequence gathers
 /// the state that each rank ends with, and the share that is left of the one
-/// before.
+/// before. Without both, the sequence is that of the tokens.
 ///
 //===----------------------------------------------------------------------===//
 
 #include "../Decompose/BlockScans.h"
 #include "Sequence.h"
+#include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
 
 using namespace mlir;
@@ -28,6 +29,23 @@ static void addScans(const DimensionClasses &classes, func::FuncOp function,
   for (auto scan : function.getBody().front().getOps<graph::LinearScanOp>())
     if (!classes.of(scan.getInput(), scan.getDim()).samples)
       sequences.insert(classes.number(scan.getInput(), scan.getDim()));
+}
+
+/// Adds the dimensions of tokens that are looked up in a table of parameters.
+/// A layer that mixes positions in a way of its own is computed of what it
+/// reads of other ranks.
+static void addTokens(const DimensionClasses &classes, func::FuncOp function,
+                      SequenceClasses &sequences) {
+  for (auto lookup : function.getBody().front().getOps<graph::GatherOp>()) {
+    Value table = lookup.getInput(), tokens = lookup.getIndices();
+    auto argument = dyn_cast<BlockArgument>(table);
+    if (!argument || !isGiven(tokens) ||
+        !graph::hasRole(function, argument.getArgNumber(), "parameter"))
+      continue;
+    for (int64_t dim : llvm::seq(graph::tensorTypeOf(tokens).getRank()))
+      if (!classes.of(tokens, dim).samples)
+        sequences.insert(classes.number(tokens, dim));
+  }
 }
 
 /// Computes the recurrences of `function` along `sequences`, and shifts by one
@@ -77,6 +95,8 @@ LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
     ComposedAttention composed(classes, function);
     SequenceClasses sequences = sequenceClasses(classes, function, composed);
     addScans(classes, function, sequences);
+    if (sequences.empty())
+      addTokens(classes, function, sequences);
     FailureOr<bool> split = splitInputs(annotator, function, sequences, axis);
     if (succeeded(split) && !*split)
       split = splitMadeSequences(annotator, function, sequences, axis);
@@ -89,6 +109,7 @@ LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
   if (!found)
     return refuseWithoutAttention(
         annotator, "context",
-        "no input has the sequence dimension of an attention or a recurrence");
+        "no input has the sequence dimension of an attention or a recurrence, "
+        "and none has tokens that are looked up");
   return success();
 }
