@@ -12,7 +12,10 @@ patterns. A file imports only files of its own row and of the rows above:
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, rewritten as tensor code
-    patches, python_random, generators, regions, casts, conditions, custom_functions, autograd
+    patches, garbage, places, aliases, asked_modes
+                              replaced functions of torch; how often Python looks for garbage; the
+                              lines of operators; what outputs share with inputs; reads of the mode
+    python_random, generators, regions, casts, conditions, custom_functions, autograd
                               autograd semantics of eager code in a trace; its random numbers;
                               regions of autocast and checkpoint; the meaning of casts to f32;
                               conditions on values that become checks

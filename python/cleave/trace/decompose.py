@@ -11,6 +11,7 @@ from typing import Any, Iterator
 
 import torch
 
+from .aliases import known_metadata
 from .converters.batch_norm import is_training
 from .converters.complex import converts_complex
 from .registry import converter_for
@@ -66,7 +67,8 @@ def _decomposed_at_once(program: torch.export.ExportedProgram
                and not _converts(functional)}
     rules = {target: rule for target in missing if (rule := _decomposition(target)) is not None}
     try:
-        result = program.run_decompositions(rules)
+        with known_metadata(program):
+            result = program.run_decompositions(rules)
     except Exception:
         return None
     # Others are refused, or are not read, as after several passes.

@@ -10,7 +10,6 @@ import io
 import logging
 import os
 import sys
-import traceback
 import warnings
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from .alike import alike, same_constants, same_operators
 from .accepted import devices
+from .asked_modes import AskedModes
 from .autograd import Originals, autograd_semantics, reached
 from .balance import NONE, balanced
 from .call_plan import Call, plan_call, position_note, samples_note
@@ -35,6 +35,7 @@ from .memory import memory_of
 from .module_checks import assigned_buffers
 from .outputs import called, dropped, loss_and_logits, refuse_object
 from .patches import answering_is_compiling, traceable_distributions
+from .places import recorded_places
 from .process_state import restored_process
 from .regions import recorded
 from .replacements import refuse_selected
@@ -81,7 +82,7 @@ class _Step(torch.nn.Module):
     """The model and its loss as one module that returns the outputs `want`."""
 
     def __init__(self, module: torch.nn.Module, loss_fn, call: Call, want: tuple[str, ...],
-                 choices: bool = False):
+                 choices: bool = False, asked: AskedModes | None = None):
         super().__init__()
         self.choices = choices
         self.module = module
@@ -92,12 +93,15 @@ class _Step(torch.nn.Module):
         self.surrounding: torch.dtype | None = None
         object.__setattr__(self, "loss_fn", loss_fn)
         object.__setattr__(self, "originals", Originals(module, loss_fn))
+        #: The reads of the mode by the forward, if they are watched.
+        object.__setattr__(self, "asked", asked)
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with (restored(self.module, self.loss_fn) as changed,
               autograd_semantics(self.originals, self.module,
                                  dict(zip(self.call_plan.inputs, values))),
-              assigned_buffers(self.module), _autocast(self.surrounding)):
+              assigned_buffers(self.module), _autocast(self.surrounding),
+              self.asked.watched() if self.asked else contextlib.nullcontext()):
             outputs = self.compute(*values)
         self.found.changes = changed
         refuse_selected(outputs)
@@ -174,29 +178,6 @@ def _autocast(dtype: torch.dtype | None):
 
 
 @contextlib.contextmanager
-def _record_all_frames():
-    """Context manager that makes torch.export record all frames of an operator's stack, not only
-    methods named forward, so that locations include those in helper functions."""
-    from torch.fx.proxy import TracerBase
-
-    original = getattr(TracerBase, "_filter_traceback_frames", None)
-    if original is None:
-        yield
-        return
-
-    def keep(tracer, summary):
-        frames = list(summary)
-        first = next((i for i, f in enumerate(frames) if f.name == "forward"), None)
-        return traceback.StackSummary.from_list([] if first is None else frames[first:])
-
-    TracerBase._filter_traceback_frames = keep
-    try:
-        yield
-    finally:
-        TracerBase._filter_traceback_frames = original
-
-
-@contextlib.contextmanager
 def _without_torch_logs():
     """Context manager that suppresses the logs that torch prints for an error that it also raises,
     unless TORCH_LOGS is set."""
@@ -254,6 +235,14 @@ class Begun:
     def dropped(self) -> str:
         return self.step.found.dropped
 
+    @property
+    def is_of_both_modes(self) -> bool:
+        """Whether the step of evaluation is known to be the same: the forward read no mode that had
+        an effect, and left no state that the next one may read."""
+        step = self.step
+        return (step.asked is not None and not step.asked.differs and not step.found.changes
+                and not step.originals.conditions.path and not step.originals.conditions.checks)
+
     def computes_as(self, other: Begun) -> bool:
         """Returns whether the operators, and where they are from, are those of a step that has more
         outputs after the first."""
@@ -280,15 +269,15 @@ class Begun:
 
 
 def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
-          training: bool, groups: Groups = Groups()) -> Begun:
+          training: bool, groups: Groups = Groups(), asked: AskedModes | None = None) -> Begun:
     """Exports the outputs `want` ("loss", "logits") in training or evaluation mode; `finished`
-    completes this. Both raise TraceError if the model cannot be traced, and StateError if it depends
+    completes this. `asked` watches the reads of the mode. Both raise TraceError if the model cannot be traced, and StateError if it depends
     on state that an earlier forward computed."""
     weights = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if weights is None else weights.device
     # Clones, because torch.export treats a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
-    step = _Step(module, loss_fn, call, want, groups.choices)
+    step = _Step(module, loss_fn, call, want, groups.choices, asked)
     with _tracing(step, groups, training), balanced(module, groups.balance) as balances:
         with _without_torch_logs():
             program = step.originals.conditions.explored(
@@ -310,7 +299,7 @@ def _tracing(step: _Step, groups: Groups, training: bool):
     module, call = step.module, step.call_plan
     sequences = next((x.shape[0] for x in call.inputs.values() if x.dim()), 1)
     with (restored_process(), _mode(module, training), static_experts(module, sequences),
-          recognised_scans(module), _record_all_frames(),
+          recognised_scans(module), recorded_places(),
           traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
           recorded(step.originals.regions), code_on_demand(),

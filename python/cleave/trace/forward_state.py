@@ -98,7 +98,7 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[StateChange
     """Context manager that restores the Python state of `module` and `others`. It yields a list
     that, on exit, receives the changes that involve fake tensors, numbers, strings or flags."""
     before = [(name, found, _copied(found), find)
-              for name, found, find in _containers(module, others)]
+              for name, found, find in containers(module, others)]
     owners = {id(m.__dict__): m for m in module.modules()}
     places: dict[tuple[int, str], str] = {}
     assign = torch.nn.Module.__setattr__
@@ -125,8 +125,8 @@ def restored(module: torch.nn.Module, *others: Any) -> Iterator[list[StateChange
                 _fill(found, copy)
 
 
-def _containers(module: torch.nn.Module, others: tuple[Any, ...]
-                ) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
+def containers(module: torch.nn.Module, others: tuple[Any, ...]
+               ) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
     """Yields each container of mutable state once: its name, the container, and a function
     that returns it."""
     seen: dict[int, Any] = {}
@@ -172,6 +172,12 @@ def _containers(module: torch.nn.Module, others: tuple[Any, ...]
             add(name, lambda find=find: find().cell_contents)
 
 
+def contents(container: Any) -> list[Any]:
+    """Returns the values in a container of mutable state."""
+    copy = _copied(container)
+    return list(copy.values() if isinstance(copy, dict) else copy)
+
+
 def name_of(tensor: torch.Tensor, module: torch.nn.Module, loss_fn: Any) -> str:
     """Returns the name of a tensor in the model or the loss function that holds it; "a tensor"
     if neither does."""
@@ -187,7 +193,7 @@ def name_of(tensor: torch.Tensor, module: torch.nn.Module, loss_fn: Any) -> str:
         for name, buffer in loss_fn.named_buffers():
             if buffer is tensor:
                 return said(f"the loss function.{name}")
-    for name, found, _ in _containers(module, (loss_fn,)):
+    for name, found, _ in containers(module, (loss_fn,)):
         content = _copied(found)
         if isinstance(content, list):
             content = dict(enumerate(content))

@@ -45,6 +45,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _EXPERTS = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "moe.py")
 _IMPORTS = os.path.dirname(importlib.__file__) + os.sep
 _CONTEXTS = contextlib.__file__
+#: How the files begin that no operator is said to be from.
+PASSED = (LIBRARY, _HERE, _EXPERTS, "<eval_with_key>")
 
 
 def location_of(node: torch.fx.Node) -> tuple[str, int, int] | None:
@@ -59,7 +61,7 @@ def _innermost(trace: str) -> tuple[str, int, int] | None:
     found = None
     for line in trace.splitlines():
         match = _FRAME.match(line)
-        if match and not match[1].startswith((LIBRARY, _HERE, _EXPERTS, "<eval_with_key>")):
+        if match and not match[1].startswith(PASSED):
             found = (match[1], int(match[2]))
     if found is None:
         return None

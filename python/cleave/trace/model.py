@@ -19,10 +19,11 @@ from .choices import is_counts
 from .converters.batch_norm import Groups
 from .entry import convert_entry
 from .errors import EagerError, TraceError, UnsupportedError
-from .export import Exported, begin
+from .export import Exported
+from .garbage import seldom_collected
 from .ir import Function
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
-from .modes import evaluation_entry, in_both_modes
+from .modes import begin_training, evaluation_entry, in_both_modes, same_without_random
 from .module_checks import refuse_choices, refuse_hooks, refuse_shared_memory
 from .policy import PrecisionPolicy
 from .printer import Printer
@@ -128,7 +129,7 @@ def trace(module: torch.nn.Module, example_inputs: Any,
             `repeated` are not identical in structure.
     """
     refuse_interrupted()
-    with TRACING:
+    with TRACING, seldom_collected():
         return _trace(module, example_inputs, loss_fn, logits, groups, repeated, keep_types, policy)
 
 
@@ -147,7 +148,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     except EagerError as error:
         raise TraceError(str(error)) from None
     tensors = ModelTensors(module)
-    begun = begin(module, call, loss_fn, ("loss",), True, groups)
+    begun = begin_training(module, call, loss_fn, logits, groups)
     if begun.dropped:
         warn(begun.dropped)
     loss, in_evaluation = in_both_modes(begun, loss_fn, logits)
@@ -173,9 +174,12 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     if wide and evaluation.exported is not None \
             and evaluation.exported.program is not loss.program:
         widen(evaluation.exported.program)
-    evaluate, unevaluated = evaluation_entry(
-        lambda: converted("evaluate", evaluation.exported, groups, Randomness.NONE), evaluation,
-        None if tensors.written else without_random_numbers)
+    evaluate, unevaluated = None, evaluation.reason
+    if evaluation.exported is None or evaluation.exported.program is not loss.program \
+            or tensors.written or not same_without_random(loss.program):
+        evaluate, unevaluated = evaluation_entry(
+            lambda: converted("evaluate", evaluation.exported, groups, Randomness.NONE), evaluation,
+            None if tensors.written else without_random_numbers)
     if evaluate is not None:
         functions.append(evaluate)
     if unevaluated:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable
 
 import torch
 
+from .asked_modes import AskedModes, may_be_alike
 from .call_plan import Call
 from .converters.batch_norm import Groups
 from .errors import StateError, TraceError, UnsupportedError
@@ -34,20 +35,46 @@ class Evaluated:
         return self.exported.outputs if self.exported else []
 
 
+def begin_training(module: torch.nn.Module, call: Call, loss_fn: Callable[..., Any] | None,
+                   logits: bool, groups: Groups) -> Begun:
+    """Exports the step of training, of a model that may compute the same in evaluation mode with the
+    outputs that are wanted then."""
+    if not groups.balance and not groups.choices and may_be_alike(module, loss_fn):
+        try:
+            return begin(module, call, loss_fn, _outputs(logits), True, groups,
+                         AskedModes(ends=logits))
+        except TraceError:
+            # The modes differ, or only the loss can be traced.
+            if not logits:
+                raise
+    return begin(module, call, loss_fn, ("loss",), True, groups)
+
+
+def _outputs(logits: bool) -> tuple[str, ...]:
+    return ("loss", "logits") if logits else ("loss",)
+
+
 def in_both_modes(begun: Begun, loss_fn: Callable[..., Any] | None, logits: bool
                   ) -> tuple[Exported, Callable[[], Evaluated]]:
     """Returns the step of training, which has begun to be exported, and a function that returns the
-    model in evaluation mode. If both modes have the same operators, these are decomposed once."""
+    model in evaluation mode. It is exported in both modes unless these are known to be the same. If
+    both have the same operators, these are decomposed once."""
     module, call, groups = begun.step.module, begun.step.call_plan, begun.groups
+    if begun.is_of_both_modes:
+        with contextlib.suppress(TraceError):
+            both = begun.finished()
+            return both, lambda: Evaluated(both)
     other = None
     # Its errors are said after those of training.
     with contextlib.suppress(Exception):
-        other = begin(module, call, loss_fn, ("loss", "logits") if logits else ("loss",), False,
-                      groups)
+        other = begin(module, call, loss_fn, _outputs(logits), False, groups)
     if other is not None and begun.computes_as(other):
         with contextlib.suppress(TraceError):
             both = other.finished()
             return begun.finished(both), lambda: Evaluated(both)
+    if "logits" in begun.step.found.names:
+        # What is computed for the logits alone is no part of training.
+        begun = begin(module, call, loss_fn, ("loss",), True, groups)
     return begun.finished(), lambda: evaluated(module, call, loss_fn, logits, groups, other)
 
 
@@ -85,6 +112,13 @@ def evaluation_entry(convert: Callable[[], Function], evaluation: Evaluated,
         except (TraceError, UnsupportedError) as error:
             reason = str(error)
     return None, reason
+
+
+def same_without_random(program: torch.export.ExportedProgram) -> bool:
+    """Returns whether a program computes the same without random numbers, as it draws none."""
+    return not any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+                   and not (node.target is torch.ops.aten.dropout.default and node.args[1] == 0)
+                   for node in program.graph.nodes)
 
 
 def _computes_the_same(*functions: Function) -> bool:
