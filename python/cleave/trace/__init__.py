@@ -12,9 +12,9 @@ patterns. A file imports only files of its own row and of the rows above:
     memory, forward_state, module_checks
                               the storage of tensors; Python state, hooks and buffers of modules
     replacements, ctc_loss    torch functions that read values, rewritten as tensor code
-    patches, garbage, places, aliases, asked_modes
+    patches, garbage, places, asked_modes
                               replaced functions of torch; how often Python looks for garbage; the
-                              lines of operators; what outputs share with inputs; reads of the mode
+                              lines of operators; reads of the mode
     python_random, generators, regions, casts, conditions, custom_functions, autograd
                               autograd semantics of eager code in a trace; its random numbers;
                               regions of autocast and checkpoint; the meaning of casts to f32;
@@ -28,12 +28,14 @@ patterns. A file imports only files of its own row and of the rows above:
                               regions of f32 that casts mark
     fold, convert             constant folding; the conversion of one exported graph,
                               which refuses operators that have no converter
-    accepted, alike, call_plan, experts, scans, balance, choices, decompose, lazy_code, export
+    accepted, alike, call_plan, experts, scans, balance, choices, aliases, settled, decompose,
+    lazy_code, export
                               supported tensors and names; whether two programs compute the
                               same; inputs and loss; static shapes of experts; loops of the
                               library as recurrences; the tokens of losses of experts, counts
-                              of their choices; decompositions; graphs whose code nobody asks
-                              for; torch.export
+                              of their choices; what a program writes to; operators that stay
+                              as they are; decompositions; graphs whose code nobody asks for;
+                              torch.export
     patterns/                 activations composed of smaller ops
     repeat, model_tensors, policy, entry, modes
                               copies of layers; parameters and buffers; the precision of

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 from typing import Any, Callable
 
@@ -22,65 +23,85 @@ _PLAIN = (operator.getitem, torch.ops.higher_order.wrap_with_set_grad_enabled,
           torch.ops.higher_order.wrap_with_autocast)
 #: Operators after which a tensor has another storage.
 _MOVING = ("aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_")
+#: Operands that operators write to in training mode, although their schemas do not say so.
+_STATISTICS = ("running_mean", "running_var")
 _COLLECT = "run_functionalized_fw_and_collect_metadata"
 
 
-def known_metadata(program: torch.export.ExportedProgram) -> contextlib.AbstractContextManager[None]:
-    """Context manager in which torch finds which inputs `program` writes to, and which of them its
-    outputs share memory with, without running it, if there are none. Running it takes nearly as
-    long as making it functional, which torch does next."""
-    results = _fresh_outputs(program)
-    if results is None:
-        return contextlib.nullcontext()
-    collect = getattr(aot_autograd, _COLLECT)
+@dataclasses.dataclass
+class Aliases:
+    """The storages of a program, in which a view has that of its base."""
 
-    def collected(function: Callable[..., Any], **options: Any) -> Any:
-        return collect(lambda *_: [torch.empty(x.shape, dtype=x.dtype, device=x.device)
-                                   for x in results], **options)
-    return patched((aot_autograd, _COLLECT, collected))
+    #: Those of the inputs, parameters, buffers and constants; one may be there twice.
+    inputs: list[int]
+    #: Those that are written to.
+    written: set[int]
+    #: The values of the outputs.
+    outputs: list[Any]
+
+    def are_apart(self) -> bool:
+        """Returns whether no input is written to, and all outputs are tensors that share memory
+        neither with inputs nor with each other."""
+        if not all(type(x) is FakeTensor for x in self.outputs):
+            return False
+        outputs = {memory_of(x) for x in self.outputs}
+        return (len(outputs) == len(self.outputs) and outputs.isdisjoint(self.inputs)
+                and self.written.isdisjoint(self.inputs))
 
 
-def _fresh_outputs(program: torch.export.ExportedProgram) -> list[FakeTensor] | None:
-    """Returns the outputs of a program that writes to none of its inputs and constants, and whose
-    outputs are tensors that share memory neither with these nor with each other; None for others.
-    The values of operators are of one trace, in which a view has the storage of its base."""
-    inputs: list[int] = []
-    written: set[int] = set()
-    results: list[Any] = []
+def aliases_of(program: torch.export.ExportedProgram) -> Aliases | None:
+    """Returns the storages of a program; None if it has operators whose writes are not known. The
+    values of all operators are of one trace."""
+    found = Aliases([], set(), [])
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
             whole = part is program.graph_module
             if node.op == "output":
                 if whole:
-                    results = [_value(x) for x in node.args[0]]
+                    found.outputs = [value_of(x) for x in node.args[0]]
                 continue
-            values = pytree.tree_leaves(_value(node))
+            values = pytree.tree_leaves(value_of(node))
             if not all(x is None or type(x) is FakeTensor for x in values):
                 return None
             if node.op == "placeholder" and whole:
-                inputs += [memory_of(x) for x in values if x is not None]
+                found.inputs += [memory_of(x) for x in values if x is not None]
             elif node.op == "call_function" and node.target not in _PLAIN:
                 if not isinstance(node.target, torch._ops.OpOverload) \
                         or node.target.namespace not in ("aten", "cleave") \
                         or node.target._schema.name in _MOVING or has_effects(node.target):
                     return None
-                written.update(map(memory_of, _written(node)))
-    if not all(type(x) is FakeTensor for x in results):
-        return None
-    outputs = {memory_of(x) for x in results}
-    separate = len(outputs) == len(results) and outputs.isdisjoint(inputs)
-    return results if separate and written.isdisjoint(inputs) else None
+                found.written.update(map(memory_of, _written(node)))
+    return found
 
 
-def _value(node: Any) -> Any:
+def known_metadata(aliases: Aliases) -> contextlib.AbstractContextManager[None]:
+    """Context manager in which torch finds which inputs a program writes to, and which of them its
+    outputs share memory with, without running it, if there are none. Running it takes nearly as
+    long as making it functional, which torch does next."""
+    if not aliases.are_apart():
+        return contextlib.nullcontext()
+    collect = getattr(aot_autograd, _COLLECT)
+
+    def collected(function: Callable[..., Any], **options: Any) -> Any:
+        return collect(lambda *_: [torch.empty(x.shape, dtype=x.dtype, device=x.device)
+                                   for x in aliases.outputs], **options)
+    return patched((aot_autograd, _COLLECT, collected))
+
+
+def value_of(node: Any) -> Any:
+    """Returns the value that an operand, a node or a constant, had in the trace."""
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else node
 
 
 def _written(node: torch.fx.Node) -> list[torch.Tensor]:
-    """Returns the values of the operands that an operator writes to."""
+    """Returns the values of the operands that an operator writes to, or may write to."""
     operands = []
+    if node.target is torch.ops.aten.detach_.default:
+        # It writes no elements.
+        return []
     for i, argument in enumerate(node.target._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        if argument.name in _STATISTICS or (argument.alias_info is not None
+                                            and argument.alias_info.is_write):
             operands.append(node.args[i] if i < len(node.args) else node.kwargs.get(argument.name))
     return [x for leaf in pytree.tree_leaves(operands)
-            if isinstance(x := _value(leaf), torch.Tensor)]
+            if isinstance(x := value_of(leaf), torch.Tensor)]

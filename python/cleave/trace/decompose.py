@@ -11,10 +11,11 @@ from typing import Any, Iterator
 
 import torch
 
-from .aliases import known_metadata
+from .aliases import aliases_of, known_metadata
 from .converters.batch_norm import is_training
 from .converters.complex import converts_complex
 from .registry import converter_for
+from .settled import copied
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
@@ -67,7 +68,10 @@ def _decomposed_at_once(program: torch.export.ExportedProgram
                and not _converts(functional)}
     rules = {target: rule for target in missing if (rule := _decomposition(target)) is not None}
     try:
-        with known_metadata(program):
+        with contextlib.ExitStack() as stack:
+            if (aliases := aliases_of(program)) is not None:
+                stack.enter_context(known_metadata(aliases))
+                stack.enter_context(copied(program, aliases, rules))
             result = program.run_decompositions(rules)
     except Exception:
         return None
