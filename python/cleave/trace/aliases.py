@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""What the results of an exported program share with its inputs, and what it writes to."""
+"""The storages that an exported program shares and writes to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from .memory import memory_of
 from .patches import patched
 
-#: Calls that are no operators, and write only what is written in the graphs nested in them.
+#: Calls other than operators, which write only where the graphs nested in them do.
 _PLAIN = (operator.getitem, torch.ops.higher_order.wrap_with_set_grad_enabled,
           torch.ops.higher_order.wrap_with_autocast)
 #: Operators after which a tensor has another storage.
@@ -97,7 +97,7 @@ def _written(node: torch.fx.Node) -> list[torch.Tensor]:
     """Returns the values of the operands that an operator writes to, or may write to."""
     operands = []
     if node.target is torch.ops.aten.detach_.default:
-        # It writes no elements.
+        # The elements stay.
         return []
     for i, argument in enumerate(node.target._schema.arguments):
         if argument.name in _STATISTICS or (argument.alias_info is not None

@@ -49,7 +49,7 @@ def may_be_alike(module: torch.nn.Module, loss_fn: Any) -> bool:
     library = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
     setting = torch.nn.Module.train, getattr(library, "train", None)
     for part in module.modules():
-        # The library's models exchange kernels where they are asked to use these.
+        # The library's models replace kernels where they are asked to use these.
         if part.__dict__.get(_NAME) not in (True, False) or "train" in part.__dict__ \
                 or getattr(part, "use_kernels", False):
             return False
@@ -139,6 +139,8 @@ class AskedModes:
         self._ends = ends
         #: Whether a read may have another effect in evaluation mode.
         self.differs = False
+        #: Whether the forward has returned more than a loss.
+        self.more = False
 
     def note(self) -> None:
         """Records that the modes differ."""

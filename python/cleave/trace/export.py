@@ -134,6 +134,8 @@ class _Step(torch.nn.Module):
                 + position_note(self.module, self.call_plan))
         found = {"loss": loss, "logits": logits}
         self.found.names = [*(n for n in self.want if found[n] is not None), *counts]
+        if self.asked is not None:
+            self.asked.more |= len(self.found.names) > 1
         return tuple({**found, **counts}[n] for n in self.found.names)
 
 

@@ -40,12 +40,12 @@ def begin_training(module: torch.nn.Module, call: Call, loss_fn: Callable[..., A
     """Exports the step of training, of a model that may compute the same in evaluation mode with the
     outputs that are wanted then."""
     if not groups.balance and not groups.choices and may_be_alike(module, loss_fn):
+        asked = AskedModes(ends=logits)
         try:
-            return begin(module, call, loss_fn, _outputs(logits), True, groups,
-                         AskedModes(ends=logits))
+            return begin(module, call, loss_fn, _outputs(logits), True, groups, asked)
         except TraceError:
-            # The modes differ, or only the loss can be traced.
-            if not logits:
+            # The loss may be traced alone.
+            if not logits or not (asked.differs or asked.more):
                 raise
     return begin(module, call, loss_fn, ("loss",), True, groups)
 
@@ -73,7 +73,7 @@ def in_both_modes(begun: Begun, loss_fn: Callable[..., Any] | None, logits: bool
             both = other.finished()
             return begun.finished(both), lambda: Evaluated(both)
     if "logits" in begun.step.found.names:
-        # What is computed for the logits alone is no part of training.
+        # Training does not compute the logits.
         begun = begin(module, call, loss_fn, ("loss",), True, groups)
     return begun.finished(), lambda: evaluated(module, call, loss_fn, logits, groups, other)
 
