@@ -35,7 +35,7 @@ struct SelectCheck : OpRewritePattern<graph::CheckOp> {
     rewriter.replaceOpWithNewOp<CheckOp>(
         op, op.getFlag(), op.getMessageAttr(),
         op->hasAttr(kDeferredAttr) ? rewriter.getUnitAttr() : UnitAttr(),
-        op.getSkipsAttr());
+        op.getSkipsAttr(), op.getRoomAttr(), op.getValues());
     return success();
   }
 };

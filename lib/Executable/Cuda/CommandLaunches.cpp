@@ -240,7 +240,9 @@ void Planner::check(const CheckCommand &c) {
   Launch &check = launch("cleave_check", 1, 1);
   check.add(at<const unsigned char>(c.flag));
   check.add(int(addresses.checkIndex));
-  check.add(int(c.skips));
+  check.add(int(c.severity()));
+  check.add(c.count > 0 ? at<const long long>(c.values) : nullptr);
+  check.add(int(c.count));
   check.add(reinterpret_cast<CheckStatus *>(addresses.status));
 }
 

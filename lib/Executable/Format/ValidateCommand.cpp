@@ -13,6 +13,7 @@
 #include "ValidateCommand.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Executable/Format/ShardLayout.h"
+#include "cleave/Support/CheckMessage.h"
 #include "cleave/Support/LaunchLimits.h"
 #include "cleave/Support/OrthonormalScratch.h"
 #include "cleave/Support/TopKScratch.h"
@@ -126,7 +127,7 @@ public:
       fill(command.fill);
       break;
     case CommandKind::Check:
-      ref("flag", command.check.flag, 1);
+      checkOf(command.check);
       break;
     case CommandKind::Collective:
       collective(command.collective);
@@ -181,6 +182,14 @@ private:
                    std::optional<int64_t> bytes) {
     if (r.buffer != -1)
       ref(name, r, bytes);
+  }
+
+  void checkOf(const CheckCommand &c) {
+    ref("flag", c.flag, 1);
+    require(c.count >= 0 && c.count <= cleave::kCheckValues &&
+                (c.count > 0) == (c.values.buffer != -1),
+            "a check has as many values as its message can name");
+    optionalRef("values", c.values, int64_t(c.count) * 8);
   }
 
   void kernel(const KernelCommand &k) {

@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Models.h"
+#include "cleave/Support/CheckMessage.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -36,10 +38,14 @@ static LogicalResult evaluateWritten(WrittenOp, const RefArgs &args,
 }
 
 static LogicalResult evaluateCheck(CheckOp op, const RefArgs &args, Results,
-                                   ReferenceContext &) {
+                                   ReferenceContext &context) {
   if (args[0].ints[0])
     return success();
-  return emitError(op.getLoc()) << "check failed: " << op.getMessage();
+  std::string text = op.getMessage().str();
+  if (op.getValues())
+    text = checkMessage(text, args[1].ints.data(),
+                        static_cast<int>(args[1].ints.size()), context.rank);
+  return emitError(op.getLoc()) << "check failed: " << text;
 }
 
 static LogicalResult evaluateGlobalNorm(GlobalNormOp, const RefArgs &args,

@@ -140,7 +140,7 @@ int CpuDevice::run(llvm::StringRef entry, cleave_stop &stop) {
   if (!stopped)
     return 0;
   stop = {stopped->message.c_str(), stopped->own, stopped->skips,
-          stopped->broken};
+          stopped->broken, stopped->room};
   return 1;
 }
 

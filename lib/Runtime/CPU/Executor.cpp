@@ -98,12 +98,10 @@ bool Executor::execute(const Step &step) {
     return true;
   case CommandKind::Check: {
     const Check &check = *std::get_if<Check>(&step.what);
-    bool passed = *check.flag != 0;
-    if (!check.request) {
-      checks.note(command.check, passed);
+    checks.note(command.check, *check.flag != 0, check.values);
+    if (!check.request)
       return true;
-    }
-    *check.own = passed && checks.passed();
+    *check.own = checks.passed();
     return exchange(check.request) && *check.agreed != 0;
   }
   case CommandKind::Collective:
@@ -148,6 +146,14 @@ void Executor::takeBack(llvm::ArrayRef<Step> steps, const Step *last) {
   for (const Step &step : steps.drop_front(last - steps.data()))
     if (step.whenStopped)
       (void)execute(step);
+}
+
+Stop Executor::stopAt(const CheckCommand &last) const {
+  const CheckCommand *why = checks.failed();
+  if (!why)
+    return Stop{last.message, false, last.skips, false};
+  return Stop{checks.message(communicator->rank), true, why->skips, false,
+              why->room};
 }
 
 std::optional<Stop> Executor::run(llvm::StringRef name) {
@@ -198,9 +204,7 @@ std::optional<Stop> Executor::run(llvm::StringRef name) {
     if (const char *why = communicator->api->error(communicator); *why)
       return Stop{why, false, false, true};
     takeBack(it->second.steps, &step);
-    const Check &check = std::get<Check>(step.what);
-    const CheckCommand &why = checks.failed(*check.flag, step.command->check);
-    return Stop{why.message, *check.own == 0, why.skips, false};
+    return stopAt(step.command->check);
   }
   tracedRuns += traced;
   return std::nullopt;

@@ -205,14 +205,16 @@ Executor::Resolver::resolve(const Part &part, const Action &action,
     return step(Fill{at(command.fill.dst)});
   case CommandKind::Check: {
     const char *flag = at(command.check.flag);
+    const auto *values =
+        reinterpret_cast<const int64_t *>(at(command.check.values));
     if (command.check.deferred)
-      return step(Check{nullptr, flag, nullptr, nullptr});
+      return step(Check{nullptr, flag, values, nullptr, nullptr});
     Agreement &agreed = executor.agreements.emplace_back();
     llvm::Expected<cleave_request *> request =
         executor.requests->prepareAgreement(&agreed.own, &agreed.all);
     if (!request)
       return request.takeError();
-    return step(Check{*request, flag, &agreed.own, &agreed.all});
+    return step(Check{*request, flag, values, &agreed.own, &agreed.all});
   }
   case CommandKind::Collective: {
     const CollectiveCommand &c = command.collective;

@@ -125,14 +125,16 @@ int CudaDevice::end(Error error) {
 /// for the status of checks, so that one copy takes both to the host; -1 if
 /// there is no such result.
 static int64_t findStatusOffset(const Program &program) {
-  constexpr int64_t slot = 64, size = sizeof(CheckStatus);
+  constexpr int64_t slot = 64, size = sizeof(CheckStatus),
+                    alignment = alignof(CheckStatus);
   int64_t found = -1;
   for (const Tensor &tensor : program.tensors) {
     int64_t bytes = localBytes(program.mesh, tensor);
     if (tensor.role != Role::Output || tensor.tier ||
         tensor.offset % slot != 0 || bytes == 0 || bytes > slot - size)
       continue;
-    int64_t at = tensor.offset + (bytes + size - 1) / size * size;
+    int64_t at =
+        tensor.offset + (bytes + alignment - 1) / alignment * alignment;
     if (at + size <= tensor.offset + slot)
       found = std::max(found, at);
   }

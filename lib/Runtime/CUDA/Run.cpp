@@ -7,6 +7,7 @@
 
 #include "CudaDevice.h"
 #include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Support/CheckMessage.h"
 
 #include <algorithm>
 #include <cstring>
@@ -457,11 +458,16 @@ std::optional<Stop> CudaDevice::runSteps(EntrySteps &entry) {
       if (Error error = finishStreams())
         return broken(std::move(error));
     }
-    const Check &check = std::get<Check>(step.what);
     const CheckCommand &why =
         checks.failed ? *entry.checks[static_cast<size_t>(checks.index)]
                       : step.command->check;
-    return Stop{why.message, *check.own == 0, why.skips, false};
+    std::array<int64_t, kCheckValues> values{};
+    llvm::copy(checks.values, values.begin());
+    return Stop{checks.failed ? checkMessage(why.message, values.data(),
+                                             why.count, communicator->rank)
+                              : why.message,
+                checks.failed != 0, why.skips, false,
+                checks.failed != 0 && why.room};
   }
   if (Error error = reached(entry.steps.size()))
     return broken(std::move(error));
@@ -481,7 +487,7 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
   if (it == entries.end()) {
     stopped = Stop{"the program has no such entry", true, false, true};
     stop = {stopped->message.c_str(), stopped->own, stopped->skips,
-            stopped->broken};
+            stopped->broken, stopped->room};
     return 1;
   }
   EntrySteps &entry = it->second;
@@ -539,6 +545,6 @@ int CudaDevice::run(llvm::StringRef name, cleave_stop &stop) {
   if (!stopped)
     return 0;
   stop = {stopped->message.c_str(), stopped->own, stopped->skips,
-          stopped->broken};
+          stopped->broken, stopped->room};
   return 1;
 }

@@ -161,7 +161,8 @@ std::optional<Stop> Rank::run(const std::string &entry) const {
   cleave_stop stop{};
   if (api().run(device, entry.c_str(), &stop) == 0)
     return std::nullopt;
-  return Stop{stop.message, stop.own != 0, stop.skips != 0, stop.broken != 0};
+  return Stop{stop.message, stop.own != 0, stop.skips != 0, stop.broken != 0,
+              stop.room != 0};
 }
 
 llvm::ArrayRef<cleave_sent> Rank::getSent(const std::string &entry) const {

@@ -348,9 +348,9 @@ Expected<std::optional<Session::Outcome>>
 Session::execute(llvm::StringRef entry) const {
   std::string name = entry.str();
   threads->run([&](size_t rank) { stopped[rank] = ranks[rank]->run(name); });
-  // Of checks that have failed here, one that ends the run, or else the first.
+  // Of checks that have failed here, the first of the largest severity.
   auto weight = [](const Stop &stop) {
-    return !stop.own ? 0 : stop.skips ? 1 : 2;
+    return !stop.own ? 0 : stop.room ? 3 : stop.skips ? 1 : 2;
   };
   const Stop *why = nullptr;
   for (const std::optional<Stop> &stop : stopped) {
@@ -366,22 +366,20 @@ Session::execute(llvm::StringRef entry) const {
 
 Expected<Session::Outcome> Session::explain(const Stop &stop) const {
   if (alone())
-    return Outcome{stop.message, stop.skips};
-  // All have stopped at the same point. The first rank speaks whose check ends
-  // the run, or else the first whose check skips the step.
-  int64_t count = getRanks();
-  int64_t own = !stop.own    ? 2 * count
-                : stop.skips ? count + first().number()
-                             : first().number();
-  int64_t known = 0;
+    return Outcome{stop.message, stop.skips, stop.room};
+  // All have stopped at the same point. The first rank speaks whose check is
+  // the most severe: buffers, what ends the run, what skips the step.
+  int64_t count = getRanks(), kinds = 3;
+  int64_t kind = !stop.own ? kinds : stop.room ? 0 : stop.skips ? 2 : 1;
+  int64_t own = kind * count + first().number(), known = 0;
   if (Error error = all().allReduce(CLEAVE_MIN, CLEAVE_I64, &own, &known))
     return error;
-  int64_t speaker = known < 2 * count ? known % count : count - 1;
+  int64_t speaker = known < kinds * count ? known % count : count - 1;
   Expected<std::string> message =
       all().share(static_cast<int>(speaker), stop.message);
   if (!message)
     return message.takeError();
-  return Outcome{*message, known >= count && known < 2 * count};
+  return Outcome{*message, known / count == 2, known / count == 0};
 }
 
 Error Session::finishUpdate() const {
@@ -444,10 +442,11 @@ Expected<StepResult> Session::run(llvm::StringRef entry) {
   auto start = std::chrono::steady_clock::now();
   // A step that its checks stop has run the deferred updates too: checks take
   // effect after all updates.
-  pending = false;
+  pending = noRoom = false;
   Expected<std::optional<Outcome>> stop = execute(entry);
   if (!stop)
     return stop.takeError();
+  noRoom = *stop && (*stop)->room;
   if (training) {
     if (Error error = settle(*stop))
       return error;

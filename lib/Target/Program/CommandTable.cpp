@@ -413,7 +413,12 @@ LogicalResult CommandTable::convert(FillOp op, Command &command) {
 LogicalResult CommandTable::convert(CheckOp op, Command &command) {
   command.kind = CommandKind::Check;
   command.check = {refOf(op.getFlag()), op.getMessage().str(), op.getDeferred(),
-                   op.getSkips()};
+                   op.getSkips(), op.getRoom()};
+  if (Value values = op.getValues()) {
+    command.check.values = refOf(values);
+    command.check.count =
+        static_cast<int32_t>(tensorTypeOf(values).getNumElements());
+  }
   return success();
 }
 

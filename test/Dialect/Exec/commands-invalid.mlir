@@ -107,6 +107,14 @@ func.func @flag(%f: tensor<2xi1>) {
 
 // -----
 
+func.func @values(%f: tensor<i1>, %v: tensor<5xi64>) {
+  // expected-error @below {{needs one to four i64 values, not 'tensor<5xi64>'}}
+  exec.check %f, "no" with %v : tensor<5xi64> : tensor<i1>
+  return
+}
+
+// -----
+
 func.func @origin(%q: tensor<1x2x4x8xf32>, %rng: tensor<2xi64>, %o: tensor<3xi64>) -> tensor<1x2x4x8xf32> {
   // expected-error @below {{origin must be 'tensor<4xi64>', not 'tensor<3xi64>'}}
   %0, %lse = exec.attention %q, %q, %q rng %rng origin %o {scale = 1.0 : f64, dropout = 0.5 : f64, global_shape = array<i64: 2, 2, 4, 4>} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2xi64>, tensor<3xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)

@@ -459,3 +459,11 @@ func.func @recurrence_of_nothing(%a: tensor<4x0xf32>) -> tensor<4x0xf32> {
   %h = graph.linear_scan %a, %a {dim = 1 : i64} : (tensor<4x0xf32>, tensor<4x0xf32>) -> tensor<4x0xf32>
   return %h : tensor<4x0xf32>
 }
+
+// -----
+
+func.func @values_of_a_check(%flag: tensor<i1>, %v: tensor<2x1xi64>) {
+  // expected-error @below {{values 'tensor<2x1xi64>' must be one to four 64-bit integers}}
+  graph.check %flag, "{0}" with %v : tensor<2x1xi64> : tensor<i1>
+  return
+}

@@ -115,6 +115,9 @@ func.func @training(%p: tensor<8xf32>, %d: tensor<8xf32>, %lr: tensor<f32>, %fla
   %n = graph.global_norm %g, %d : (tensor<8xf32>, tensor<8xf32>) -> tensor<f32>
   // CHECK: graph.check %{{.*}}, "no valid token" : tensor<i1>
   graph.check %flag, "no valid token" : tensor<i1>
+  // CHECK: graph.check %{{.*}}, "rank {rank} has {0}" room with %{{.*}} : tensor<2xi64> : tensor<i1>
+  %numbers = graph.constant dense<[3, 4]> : tensor<2xi64>
+  graph.check %flag, "rank {rank} has {0}" room with %numbers : tensor<2xi64> : tensor<i1>
   // CHECK: graph.sgd %{{.*}}, %{{.*}} buffer %{{.*}} lr %{{.*}}, %{{.*}} scale %{{.*}}
   %p1, %b1 = graph.sgd %p, %g buffer %d lr %lr, %step scale %n {momentum = 0.9 : f64, dampening = 0.0 : f64, weight_decay = 0.0 : f64, nesterov} : (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<i64>, tensor<f32>) -> (tensor<8xf32>, tensor<8xf32>)
   // CHECK: graph.adamw

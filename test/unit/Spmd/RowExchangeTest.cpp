@@ -77,11 +77,15 @@ protected:
     auto function = *module->getOps<func::FuncOp>().begin();
     Operation *end = function.getBody().front().getTerminator();
     OpBuilder builder(end);
-    RowExchange made =
-        buildRowExchange(builder, function.getLoc(), function.getArgument(0),
-                         FlatSymbolRefAttr::get(&context, "mesh"),
-                         (*module->getOps<MeshOp>().begin()).getMesh(),
-                         AxisRef{"ep"}, bound, "layer 3");
+    RowExchange made = buildRowExchange(
+        builder, function.getLoc(), function.getArgument(0),
+        FlatSymbolRefAttr::get(&context, "mesh"),
+        (*module->getOps<MeshOp>().begin()).getMesh(), AxisRef{"ep"},
+        RowBound{bound, 4, "layer 3", "--room", "a few"});
+    if (!withChecks)
+      for (auto check :
+           llvm::make_early_inc_range(function.getOps<graph::CheckOp>()))
+        check.erase();
     end->setOperands({made.sendOffsets, made.receiveOffsets, made.ranges});
     EXPECT_TRUE(succeeded(mlir::verify(*module)));
     RefTensor given({all, length}, builder.getI64Type());
@@ -103,6 +107,8 @@ protected:
   DialectRegistry registry;
   MLIRContext context;
   std::string error;
+  /// Whether the program has the checks that were built.
+  bool withChecks = true;
 };
 
 TEST_F(RowExchanges, NumbersFollowFromThoseOfAll) {
@@ -149,19 +155,43 @@ TEST_F(RowExchanges, NumbersFollowFromThoseOfAll) {
     }
 }
 
-/// All alike are told, also those that receive few.
+/// The first rank that receives too many says how many, and what has room.
 TEST_F(RowExchanges, MoreThanTheBoundIsAnError) {
-  // The second position of the first group receives 8 rows.
+  // The second position of the first group receives 8 rows; in the second
+  // group, which has 4 in all, each position receives 2.
   Lists offsets{{0, 0, 4}, {0, 0, 4}, {0, 1, 2}, {0, 1, 2}};
   EXPECT_FALSE(run(2, offsets, 1, 8).empty());
   EXPECT_EQ(error, "");
   EXPECT_TRUE(run(2, offsets, 1, 7).empty());
-  EXPECT_EQ(error, "check failed: layer 3: a rank receives more than 7 rows, "
-                   "for which it has room");
+  EXPECT_EQ(error, "check failed: layer 3: rank 1 receives 8 rows, and has "
+                   "room for 7 (--room=a few); --room=2 has room for the most "
+                   "that a rank receives");
+  // The first position of the second group receives 3.
   error.clear();
-  EXPECT_TRUE(run(2, offsets, 1, 3).empty());
-  EXPECT_EQ(error, "check failed: layer 3: a rank receives more than 6 rows, "
-                   "2 times those for which it has room");
+  offsets = {{0, 1, 2}, {0, 1, 2}, {0, 2, 2}, {0, 1, 1}};
+  EXPECT_TRUE(run(2, offsets, 1, 2).empty());
+  EXPECT_EQ(error, "check failed: layer 3: rank 2 receives 3 rows, and has "
+                   "room for 2 (--room=a few); --room=0.75 has room for the "
+                   "most that a rank receives");
+}
+
+/// Where checks take effect later, no position of a group sends any rows, so
+/// that what follows stays within its buffers.
+TEST_F(RowExchanges, NoRowsAreSentAfterAnOverflow) {
+  withChecks = false;
+  Lists offsets{{0, 0, 4}, {0, 0, 4}, {0, 1, 2}, {0, 1, 2}};
+  NamedTensors out = run(2, offsets, 1, 7);
+  ASSERT_EQ(error, "");
+  for (const char *name : {"send", "receive"}) {
+    const std::vector<int64_t> &numbers = out[name].ints;
+    EXPECT_EQ(std::vector<int64_t>(numbers.begin(), numbers.begin() + 6),
+              std::vector<int64_t>(6));
+    EXPECT_EQ(std::vector<int64_t>(numbers.begin() + 6, numbers.end()),
+              (std::vector<int64_t>{0, 1, 2, 0, 1, 2}));
+  }
+  const std::vector<int64_t> &ranges = out["ranges"].ints;
+  EXPECT_EQ(ranges, (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0,
+                                          1, 1, 2}));
 }
 
 } // namespace

@@ -128,7 +128,7 @@ TEST(CommandKernels, Fill) {
   }
 }
 
-/// The first that ends the run, or else the first that skips the step.
+/// The first of the largest severity, with its values.
 TEST(CommandKernels, Check) {
   for (int seed = 0; seed < 100; ++seed) {
     Random random{unsigned(seed)};
@@ -136,20 +136,30 @@ TEST(CommandKernels, Check) {
     const CheckCommand *failed = nullptr;
     int32_t failedIndex = 0;
     std::vector<Command> commands(6, commandOf(CommandKind::Check));
+    std::vector<std::vector<int64_t>> values(6);
     for (int32_t index = 0; index < 6; ++index) {
       CheckCommand &c = commands[size_t(index)].check;
       c.skips = random.chance(2);
+      c.room = !c.skips && random.chance(3);
+      c.count = int32_t(random.pick(0, kCheckValues));
+      for (int i = 0; i < c.count; ++i)
+        values[size_t(index)].push_back(random.pick(-9, 1 << 20));
       Memory memory;
       c.flag =
           memory.add(std::vector<char>{random.chance(2) ? char(0x10) : char(0)},
                      random.pick(0, 3));
-      if (!*memory.at(c.flag) && (!failed || (failed->skips && !c.skips))) {
+      if (c.count > 0)
+        c.values = memory.add(values[size_t(index)]);
+      if (!*memory.at(c.flag) &&
+          (!failed || failed->severity() < c.severity())) {
         failed = &c;
         failedIndex = index;
       }
       execute(commands[size_t(index)], memory, &status, index);
-      ASSERT_EQ(status.failed, failed ? failed->skips ? 1 : 2 : 0);
+      ASSERT_EQ(status.failed, failed ? failed->severity() : 0);
       ASSERT_EQ(status.index, failedIndex);
+      for (int i = 0; failed && i < failed->count; ++i)
+        ASSERT_EQ(status.values[i], values[size_t(failedIndex)][size_t(i)]);
     }
   }
 }

@@ -44,12 +44,14 @@ struct FillArguments {
   long long headPattern[2], pattern[2];
 };
 
-/// `cleave_check`: what the first failed check is. One that ends the run comes
-/// before those that skip the step.
+/// `cleave_check`: what the first failed check is of those with the largest
+/// severity.
 struct CheckStatus {
-  /// 0: none, 1: it skips the step, 2: it ends the run.
+  /// 0: none, else its severity (Program.h).
   int failed;
   int index;
+  /// What its message names.
+  long long values[4];
 };
 
 /// `cleave_sort_count`, `cleave_sort_sum`, `cleave_sort_move`: one pass of a

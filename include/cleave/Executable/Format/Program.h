@@ -476,6 +476,16 @@ struct CheckCommand {
   bool deferred = false;
   /// Whether the step is skipped, without an error, if no other check fails.
   bool skips = false;
+  /// Whether it fails where a buffer has too few rows.
+  bool room = false;
+  /// `count` 64-bit integers that the message names (CheckMessage.h).
+  Ref values;
+  int32_t count = 0;
+
+  /// Of checks that have failed, the one with the largest number is reported,
+  /// or else the first. What a step computes after a buffer had too few rows
+  /// makes others fail.
+  int severity() const { return room ? 3 : skips ? 1 : 2; }
 
   bool operator==(const CheckCommand &) const = default;
 };

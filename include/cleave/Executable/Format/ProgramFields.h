@@ -259,6 +259,9 @@ template <typename F> void fields(F &f, const CheckCommand *) {
   f("message", &CheckCommand::message);
   f("deferred", &CheckCommand::deferred);
   f("skips", &CheckCommand::skips);
+  f("room", &CheckCommand::room);
+  f("values", &CheckCommand::values);
+  f("count", &CheckCommand::count);
 }
 
 /// The fields of an exchange's block in `T`, which is a block or has one as its

@@ -135,6 +135,7 @@ private:
   struct Check {
     cleave_request *request;
     const char *flag;
+    const int64_t *values;
     char *own;
     const char *agreed;
   };
@@ -177,6 +178,8 @@ private:
   void finishCollectives(llvm::ArrayRef<Step> steps, const Step *last) const;
   /// Runs the actions for a step that `last` has stopped.
   void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
+  /// What to say of a run that the check `last` has ended.
+  Stop stopAt(const CheckCommand &last) const;
   /// Starts and ends a request.
   bool exchange(cleave_request *request) const;
 

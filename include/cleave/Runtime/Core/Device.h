@@ -63,6 +63,9 @@ struct cleave_stop {
   /** Whether no other run is possible: ranks cannot communicate any more, or
       the second tier has failed. */
   int32_t broken;
+  /** Whether a check of this rank has failed since a buffer had too few
+      rows. */
+  int32_t room;
 };
 
 /** What the last run has done. */
@@ -177,7 +180,7 @@ struct cleave_device {
  * A plugin exports CLEAVE_DEVICE_OPEN, a cleave_device_open_function. Its file
  * is libcleave_<target>.so.
  */
-#define CLEAVE_DEVICE_ABI 3
+#define CLEAVE_DEVICE_ABI 4
 #define CLEAVE_DEVICE_OPEN "cleave_device_open"
 
 /** What a device shall run. What `lookup` finds is valid until the device is

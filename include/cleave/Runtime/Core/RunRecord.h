@@ -54,6 +54,8 @@ struct Stop {
   /// Whether no other run is possible: the communicator has failed, or the
   /// second tier.
   bool broken = false;
+  /// Whether a check of this rank has failed since a buffer had too few rows.
+  bool room = false;
 };
 
 } // namespace cleave::runtime

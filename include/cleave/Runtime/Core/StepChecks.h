@@ -9,29 +9,37 @@
 #define CLEAVE_RUNTIME_CORE_STEPCHECKS_H
 
 #include "cleave/Executable/Format/Program.h"
+#include "cleave/Support/CheckMessage.h"
+
+#include <algorithm>
+#include <array>
 
 namespace cleave::runtime {
 
-/// The deferred checks of a rank that have failed in a step, until the next
-/// check that all ranks reach.
+/// The checks of a rank that have failed in a step, until the next check that
+/// all ranks reach.
 class StepChecks {
 public:
-  /// Notes the result of a deferred check. One that ends the run comes before
-  /// those that skip the step.
-  void note(const CheckCommand &check, bool passed) {
-    if (!passed && (!first || (first->skips && !check.skips)))
-      first = &check;
+  /// Notes the result of a check, and its values, whose memory may be used for
+  /// others later.
+  void note(const CheckCommand &check, bool passed, const int64_t *values) {
+    if (passed || (worst && worst->severity() >= check.severity()))
+      return;
+    worst = &check;
+    std::copy_n(values, check.count, kept.begin());
   }
   /// Whether none has failed.
-  bool passed() const { return !first; }
-  /// What to say of a step that stops at `last`, whose flag is `passed`: of
-  /// checks that have failed, the first that ends the run, or else the first.
-  const CheckCommand &failed(bool passed, const CheckCommand &last) const {
-    return first && (passed || last.skips || !first->skips) ? *first : last;
+  bool passed() const { return !worst; }
+  /// The one to report, or null.
+  const CheckCommand *failed() const { return worst; }
+  /// What it says of rank `rank`.
+  std::string message(int64_t rank) const {
+    return checkMessage(worst->message, kept.data(), worst->count, rank);
   }
 
 private:
-  const CheckCommand *first = nullptr;
+  const CheckCommand *worst = nullptr;
+  std::array<int64_t, kCheckValues> kept{};
 };
 
 } // namespace cleave::runtime

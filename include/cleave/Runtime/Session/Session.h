@@ -222,6 +222,9 @@ public:
   /// A program may defer its updates to the next step; they are run before
   /// parameters or state are read or replaced, and before every other entry.
   llvm::Expected<StepResult> run(llvm::StringRef entry);
+  /// Whether the last run was stopped since a buffer had too few rows: a
+  /// program whose buffers have more can repeat it. The same in all processes.
+  bool lacksRoom() const { return noRoom; }
   /// Runs the updates that the last step has deferred, if any.
   llvm::Error finishUpdate() const;
 
@@ -406,6 +409,8 @@ private:
   struct Outcome {
     std::string message;
     bool skips = false;
+    /// Whether a buffer had too few rows.
+    bool room = false;
   };
   llvm::Expected<std::optional<Outcome>> execute(llvm::StringRef entry) const;
   llvm::Expected<Outcome> explain(const Stop &stop) const;
@@ -431,6 +436,7 @@ private:
   mutable std::optional<AllRanks> everyone;
   /// The error that ended the last run of each rank.
   mutable std::vector<std::optional<Stop>> stopped;
+  bool noRoom = false;
   /// Whether the last step has deferred its updates.
   mutable bool pending = false;
   /// When the last run has returned.

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
+#include "cleave/Support/CheckMessage.h"
 #include "cleave/Support/OrthonormalScratch.h"
 #include "cleave/Support/TopKScratch.h"
 
@@ -705,12 +706,20 @@ LogicalResult GroupedContractWeightGradOp::verify() {
 // Check
 //===----------------------------------------------------------------------===//
 
-bool CheckOp::canReadOperand(unsigned, RankedTensorType) { return true; }
+bool CheckOp::canReadOperand(unsigned index, RankedTensorType type) {
+  return index == 0 || getOperand(index).getType() == type;
+}
 
 LogicalResult CheckOp::verify() {
   if (!tensorTypeOf(getFlag()).getElementType().isInteger(1) ||
       tensorTypeOf(getFlag()).getNumElements() != 1)
     return emitOpError("needs one i1, not ") << getFlag().getType();
+  if (getValues() &&
+      (!tensorTypeOf(getValues()).getElementType().isInteger(64) ||
+       tensorTypeOf(getValues()).getNumElements() < 1 ||
+       tensorTypeOf(getValues()).getNumElements() > kCheckValues))
+    return emitOpError("needs one to four i64 values, not ")
+           << getValues().getType();
   return success();
 }
 

@@ -5,14 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 
-// One thread, after the checks before it: the first failed one stays, but one
-// that ends the run comes before those that skip the step.
+// One thread, after the checks before it: the first failed one stays, but for
+// those of a larger severity.
 extern "C" __global__ void __launch_bounds__(1)
-    cleave_check(const unsigned char *flag, int index, int skips,
-                 CheckStatus *status) {
-  int failed = skips ? 1 : 2;
-  if (*flag || status->failed >= failed)
+    cleave_check(const unsigned char *flag, int index, int severity,
+                 const long long *values, int count, CheckStatus *status) {
+  if (*flag || status->failed >= severity)
     return;
-  status->failed = failed;
+  status->failed = severity;
   status->index = index;
+  for (int i = 0; i < count; ++i)
+    status->values[i] = values[i];
 }

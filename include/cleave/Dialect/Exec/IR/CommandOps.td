@@ -392,13 +392,17 @@ def Exec_CheckOp : Exec_Command<"check", [], ["canReadOperand"]> {
     All ranks agree on the result. Stages run different checks, so a `deferred`
     check takes effect with the next check that is not deferred; until then the
     step continues. If all checks that have failed are ones that `skips`, the
-    step is skipped: it ends without an error.
+    step is skipped: it ends without an error. `room` and `values` are those of
+    `graph.check`.
   }];
   let arguments = (ins AnyRankedTensor:$flag, StrAttr:$message,
-                       UnitAttr:$deferred, UnitAttr:$skips);
+                       UnitAttr:$deferred, UnitAttr:$skips, UnitAttr:$room,
+                       Optional<AnyRankedTensor>:$values);
   let results = (outs);
-  let assemblyFormat =
-      "$flag `,` $message (`skips` $skips^)? attr-dict `:` type($flag)";
+  let assemblyFormat = [{
+    $flag `,` $message (`skips` $skips^)? (`room` $room^)?
+    (`with` $values^ `:` type($values))? attr-dict `:` type($flag)
+  }];
   let hasVerifier = 1;
 }
 

@@ -66,13 +66,26 @@ def Graph_CheckOp : Graph_Op<"check"> {
   let description = [{
     The step ends with `message` as its error and no argument is updated. A
     check that `skips` ends the step without an error, as gradients that
-    overflow do where the loss is scaled: training goes on with the next one.
+    overflow do where the loss is scaled: training goes on with the next one. A
+    check of `room` fails where a buffer has too few rows: a program whose
+    buffers have more can repeat the step. In the message, `{rank}` is the number
+    of the rank whose flag is false, and `{i}` element `i` of its `values`, one to
+    four numbers; `{i/n}` is that element divided by n, rounded up to two places.
+    ```mlir
+    graph.check %fits, "rank {rank} receives {0} rows" room with %rows : tensor<1xi64> : tensor<i1>
+    ```
   }];
   let arguments = (ins Graph_BoolTensor:$flag, StrAttr:$message,
-                       UnitAttr:$skips);
+                       UnitAttr:$skips, UnitAttr:$room,
+                       Optional<Graph_Tensor>:$values);
   let results = (outs);
-  let assemblyFormat =
-      "$flag `,` $message (`skips` $skips^)? attr-dict `:` type($flag)";
+  let assemblyFormat = [{
+    $flag `,` $message (`skips` $skips^)? (`room` $room^)?
+    (`with` $values^ `:` type($values))? attr-dict `:` type($flag)
+  }];
+  let builders = [OpBuilder<(ins "mlir::Value":$flag,
+                                 "llvm::StringRef":$message,
+                                 CArg<"bool", "false">:$skips)>];
   let hasVerifier = 1;
 }
 

@@ -19,6 +19,9 @@
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Value.h"
 
+#include <optional>
+#include <string>
+
 namespace mlir {
 class OpBuilder;
 } // namespace mlir
@@ -35,17 +38,26 @@ struct RowExchange {
   mlir::Value ranges;
 };
 
+/// The rows that a position has room for, where that is not all of them.
+struct RowBound {
+  int64_t rows = 0;
+  /// The rows that it receives where groups are chosen evenly.
+  int64_t even = 0;
+  /// How an error calls the groups, and the option that gives the bound, with
+  /// its value in even shares.
+  std::string name, option, shares;
+};
+
 /// Builds the ops on the shards of a position along `axes`. Rows
 /// `offsets[0, e]` to `offsets[0, e + 1]` of this position are of group e;
-/// `offsets` is `[1, E+1]`. Where any position would receive more than `bound`
-/// rows, if it is given, the step ends, of all alike, with an error that begins
-/// with `name` and says how many times the bound would do.
+/// `offsets` is `[1, E+1]`. Where any position would receive more rows than
+/// `bound`, no position of all along `axes` sends any, and a check ends the
+/// step with an error of those that would.
 RowExchange buildRowExchange(mlir::OpBuilder &builder, mlir::Location loc,
                              mlir::Value offsets,
                              mlir::FlatSymbolRefAttr meshName, const Mesh &mesh,
                              llvm::ArrayRef<AxisRef> axes,
-                             std::optional<int64_t> bound,
-                             llvm::StringRef name);
+                             const std::optional<RowBound> &bound);
 
 } // namespace cleave::spmd
 

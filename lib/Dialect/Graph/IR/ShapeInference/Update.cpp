@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
+#include "cleave/Support/CheckMessage.h"
 
 using namespace mlir;
 using namespace cleave::graph;
@@ -59,9 +60,22 @@ LogicalResult WrittenOp::inferReturnTypes(MLIRContext *,
   return success();
 }
 
+void CheckOp::build(OpBuilder &builder, OperationState &state, Value flag,
+                    StringRef message, bool skips) {
+  build(builder, state, flag, message, skips, /*room=*/false,
+        /*values=*/Value());
+}
+
 LogicalResult CheckOp::verify() {
   if (denseTypeOf(getFlag()).getRank() != 0)
     return emitOpError("flag ") << getFlag().getType() << " must have rank 0";
+  if (!getValues())
+    return success();
+  RankedTensorType values = denseTypeOf(getValues());
+  if (values.getRank() != 1 || !values.getElementType().isInteger(64) ||
+      values.getDimSize(0) < 1 || values.getDimSize(0) > kCheckValues)
+    return emitOpError("values ")
+           << values << " must be one to four 64-bit integers";
   return success();
 }
 

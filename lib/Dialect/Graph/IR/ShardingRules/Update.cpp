@@ -45,7 +45,11 @@ ShardingRule WrittenOp::getShardingRule() {
 }
 
 ShardingRule CheckOp::getShardingRule() {
-  return RuleBuilder(getOperation()).take();
+  RuleBuilder builder(getOperation());
+  if (getValues())
+    builder.operand(1) =
+        builder.factors(shapeOf(getValues()), FactorKind::Replicated);
+  return builder.take();
 }
 
 ShardingRule GlobalNormOp::getShardingRule() {

@@ -28,6 +28,8 @@
 #include "cleave/Dialect/Spmd/Transforms/RowExchange.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/OperationSupport.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
 
 #include <cmath>
 
@@ -131,21 +133,22 @@ class GroupTravel final : public graph::RowTravel {
 public:
   GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, const AxisRef &axis,
               int64_t rows, double buffer, StringRef name)
-      : mesh(mesh), meshName(meshName), axis(axis), rows(rows), name(name) {
+      : mesh(mesh), meshName(meshName), axis(axis), rows(rows) {
     int64_t all = mesh.size(axis) * rows;
     received = all;
     if (buffer > 0)
       received = std::min<int64_t>(
           all, std::max<int64_t>(1, std::ceil(buffer * rows)));
     if (received < all)
-      bound = received;
+      bound = RowBound{received, rows, name.str(), "--expert-buffer",
+                       llvm::formatv("{0}", llvm::format("%g", buffer))};
   }
 
   int64_t room() const override { return received; }
 
   Value begin(OpBuilder &builder, Location loc, Value offsets) override {
-    exchange = buildRowExchange(builder, loc, offsets, meshName, mesh, axis,
-                                bound, name);
+    exchange =
+        buildRowExchange(builder, loc, offsets, meshName, mesh, axis, bound);
     return exchange.ranges;
   }
 
@@ -242,8 +245,7 @@ private:
   AxisRef axis;
   int64_t rows, received = 0;
   /// Fewer rows than may be sent.
-  std::optional<int64_t> bound;
-  std::string name;
+  std::optional<RowBound> bound;
   RowExchange exchange;
   DenseMap<Value, Value> weights;
 };

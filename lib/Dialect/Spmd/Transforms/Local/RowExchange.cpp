@@ -8,6 +8,8 @@
 #include "cleave/Dialect/Spmd/Transforms/RowExchange.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Graph/IR/Messages/SourceLine.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 
 using namespace mlir;
@@ -24,7 +26,7 @@ public:
         groups(groups) {}
 
   RowExchange build(Value offsets, ShardingAttr by, ShardingAttr own,
-                    std::optional<int64_t> bound, StringRef name) {
+                    const std::optional<RowBound> &bound) {
     int64_t all = positions * groups;
     Value list = f.reshape(offsets, {all + 1});
     // 1. How many rows each position has of each group.
@@ -32,12 +34,15 @@ public:
         f.sub(slice(list, {1}, {all}, {1}), slice(list, {0}, {all}, {1}));
     counts = AllGatherOp::create(builder, f.loc, typeOf({positions, all}),
                                  f.reshape(counts, {1, all}), by);
-    if (bound)
-      check(counts, *bound, name);
     // 2. The rows for this position, from each position and of each group, and
     // how many come before each.
     Value mine = SliceOp::create(builder, f.loc, typeOf({positions, groups}),
                                  counts, own);
+    if (bound) {
+      Value fits = check(counts, mine, *bound);
+      mine = f.select(fits, mine, f.scalar(mine, 0));
+      list = f.select(fits, list, f.scalar(list, 0));
+    }
     Value sums = graph::CumulativeSumOp::create(
         builder, f.loc, f.reshape(mine, {all}), /*dim=*/0, /*reverse=*/false);
     Value before = graph::PadOp::create(
@@ -70,29 +75,33 @@ private:
                                   builder.getDenseI64ArrayAttr(strides));
   }
 
-  /// Messages are constant: the first check that fails says how far the fullest
-  /// position is from its bound.
-  void check(Value counts, int64_t bound, StringRef name) {
+  /// Ends the step where this position has no room for its rows. Whether all
+  /// positions have it: the step goes on until ranks agree on checks.
+  Value check(Value counts, Value mine, const RowBound &bound) {
     Value received =
         f.sum(f.reshape(counts, {positions, positions, groups}), {0, 2});
     Value most =
         graph::ReduceOp::create(builder, f.loc, ReductionKind::Max, received,
                                 builder.getDenseI64ArrayAttr({0}));
-    int64_t times = 1;
-    while (times < positions)
-      times *= 2;
-    for (; times >= 1; times /= 2) {
-      std::string text = name.str() + ": a rank receives more than " +
-                         std::to_string(times * bound) + " rows";
-      text += times == 1 ? ", for which it has room"
-                         : ", " + std::to_string(times) +
-                               " times those for which it has room";
-      graph::CheckOp::create(
-          builder, f.loc,
-          f.compare(graph::Predicate::le, most,
-                    f.scalar(most, static_cast<double>(times * bound))),
-          text);
-    }
+    Value own = f.sum(mine, {0, 1});
+    auto fits = [&](Value rows) {
+      return f.compare(graph::Predicate::le, rows,
+                       f.scalar(rows, static_cast<double>(bound.rows)));
+    };
+    std::string text = sourceLine(f.loc);
+    text += (text.empty() ? "" : ": ") + bound.name +
+            ": rank {rank} receives {0} rows, and has room for " +
+            std::to_string(bound.rows) + " (" + bound.option + "=" +
+            bound.shares + "); " + bound.option + "={1/" +
+            std::to_string(bound.even) +
+            "} has room for the most that a rank receives";
+    Value values = graph::ConcatOp::create(
+        builder, f.loc, ValueRange{f.reshape(own, {1}), f.reshape(most, {1})},
+        0);
+    auto check = graph::CheckOp::create(builder, f.loc, fits(own), text,
+                                        /*skips=*/false, /*room=*/true, values);
+    check->setAttr(kOfDeviceAttr, builder.getUnitAttr());
+    return fits(most);
   }
 
   OpBuilder &builder;
@@ -105,7 +114,7 @@ RowExchange
 cleave::spmd::buildRowExchange(OpBuilder &builder, Location loc, Value offsets,
                                FlatSymbolRefAttr meshName, const Mesh &mesh,
                                ArrayRef<AxisRef> axes,
-                               std::optional<int64_t> bound, StringRef name) {
+                               const std::optional<RowBound> &bound) {
   int64_t positions = mesh.size(axes);
   int64_t all = cast<RankedTensorType>(offsets.getType()).getShape().back() - 1;
   auto sharding = [&](unsigned dim) {
@@ -114,5 +123,5 @@ cleave::spmd::buildRowExchange(OpBuilder &builder, Location loc, Value offsets,
     return ShardingAttr::get(meshName, result);
   };
   return ExchangeBuilder(builder, loc, positions, all / positions)
-      .build(offsets, sharding(0), sharding(1), bound, name);
+      .build(offsets, sharding(0), sharding(1), bound);
 }

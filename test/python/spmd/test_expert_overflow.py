@@ -1,0 +1,176 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Steps whose tokens choose experts so that a rank has no room for its rows: they say which layer,
+rank and rows, change nothing, and steps after them are as if they had not been."""
+
+import multiprocessing
+import os
+import re
+
+import numpy as np
+import pytest
+from expert_rows import drawn, emitted, written
+from native_layouts import compile_native
+from recipe_runs import OPTIMIZERS, agree
+from socket_runs import free_port
+
+from cleave import _runtime
+from cleave.testing.tools import ToolError, interpret, run_tool, tool
+
+TYPES = {"f32": np.float32, "i64": np.int64}
+#: 1.5 even shares of each micro-batch; a step begins with as many rows on each rank.
+BUFFER = "--expert-buffer=1.5"
+#: Mesh, plan, further flags, and the ranks that may have no room where all choose one expert.
+LAYOUTS = [
+    ("ep=2", "expert", ()),
+    ("ep=4", "expert", ()),
+    ("ep=2", "expert", ("--check-finite=off", "--max-grad-norm=0")),
+    ("dp=2,ep=2", "expert", ("--micro-batches=2",)),
+    ("dp=2,ep=2", "expert,zero1", ()),
+    ("dp=2,ep=2", "expert,zero2", ("--micro-batches=2",)),
+    ("dp=2,ep=2", "expert,zero3", ()),
+    ("ep=2,tp=2", "megatron-sp,expert", ("--micro-batches=2",)),
+    ("ep=2", "expert", ("--recompute=full", "--precision=fp16", "--loss-scale=1")),
+    ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=1f1b", "--stages=gate1")),
+    ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=zb-h1", "--stages=gate1")),
+    ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=1f1b", "--stages=gate1",
+                             "--post-validation=on")),
+]
+#: The line, the parameter and the numbers.
+MESSAGE = re.compile(r"m(?:\.f32)?\.mlir:\d+: gate([01]): rank (\d+) receives (\d+) rows, and has room for (\d+) "
+                     r"\(--expert-buffer=1.5\); --expert-buffer=([\d.]+) has room for the most that a rank receives$", re.M)
+
+
+class Run:
+    """A session, and the inputs of one drawn step after another."""
+
+    def __init__(self, artifact, step, first=3):
+        self.session = _runtime.open(str(artifact))
+        self.tensors = {tensor["name"]: tensor for tensor in self.session.tensors()}
+        self.step, self.number = step, first
+        self.give("even", ("parameter", "state", "buffer", "scalar", "input"))
+
+    def give(self, routing, roles=("input",)):
+        for name, value in drawn(self.step, routing, seed=5 + self.number).items():
+            tensor = self.tensors.get(name)
+            if tensor and tensor["role"] in roles and name not in ("step", "rng"):
+                value = np.ascontiguousarray(value.astype(TYPES[tensor["dtype"]]))
+                self.session.write(name, np.frombuffer(value.tobytes(), np.uint8))
+
+    def train(self, routing):
+        """What stopped a step, and what is there then; it counts if nothing did."""
+        self.give(routing)
+        error = self.session.run("train", 0, self.number)
+        self.number += not error
+        return error, self.kept()
+
+    def kept(self):
+        return {name: bytes(self.session.read(name)) for name, tensor in self.tensors.items()
+                if tensor["role"] in ("parameter", "state", "buffer")}
+
+
+def changed(one, other):
+    return [name for name in one if one[name] != other[name]]
+
+
+def check_message(error, ranks):
+    found = MESSAGE.search(error)
+    assert found, error
+    layer, rank, needed, room, factor = found.groups()
+    assert int(rank) < ranks and int(needed) > int(room) and float(factor) > 1.5
+    return int(layer), int(needed), int(room), float(factor)
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)))
+def test_a_step_without_room_changes_nothing(tmp_path, number):
+    """Nor does it change what later steps do: with it and without, they leave the same bits."""
+    mesh, plan, flags = LAYOUTS[number]
+    ranks = int(np.prod([int(n) for n in re.findall(r"\d+", mesh)]))
+    path = written(tmp_path, bias=number % 2 == 1)
+    own = OPTIMIZERS["adamw"]
+    step = emitted(path, "step", *own)
+    artifact = compile_native(path, *own, f"--mesh={mesh}", f"--plan={plan}", BUFFER, *flags)
+    run, other = Run(artifact, step), Run(artifact, step)
+    assert not run.train("even")[0]
+    before = run.kept()
+    for _ in range(1 + number % 2):
+        error, after = run.train("one")
+        check_message(error, ranks)
+        assert not changed(before, after)
+    error, after = run.train("even")
+    assert not error and len(changed(before, after)) > 6
+    run.train("even")
+    for _ in range(3):
+        assert not other.train("even")[0]
+    assert run.number == other.number
+    assert not changed(run.kept(), other.kept())
+
+
+@pytest.mark.parametrize("mesh, flags", [("ep=2", ()), ("dp=2,ep=2", ("--micro-batches=2",)), ("ep=4", ())])
+def test_the_interpreter_says_the_same(tmp_path, mesh, flags):
+    path = written(tmp_path)
+    own, layout = OPTIMIZERS["adamw"], [f"--mesh={mesh}", "--plan=expert", BUFFER, *flags]
+    step = emitted(path, "step", *own)
+    local, scheduled = (emitted(path, phase, *own, *layout) for phase in ("local", "scheduled"))
+    inputs = drawn(step, "one")
+    error = Run(compile_native(path, *own, *layout), step, first=0).train("one")[0]
+    for text in (local, scheduled):
+        with pytest.raises(ToolError, match="check failed: ") as caught:
+            interpret(text, inputs, entry="train")
+        said = MESSAGE.search(str(caught.value))
+        assert said and said.groups()[2:] == MESSAGE.search(error).groups()[2:]
+    inputs = drawn(step, "even")
+    expected = interpret(step, inputs, entry="train")[0]
+    for text in (local, scheduled):
+        agree(interpret(text, inputs, entry="train")[0], expected)
+
+
+def test_the_factor_of_the_message_has_room(tmp_path):
+    """And a little less has none."""
+    path, own = written(tmp_path, layers=1), OPTIMIZERS["adamw"]
+    step = emitted(path, "step", *own)
+
+    def said(factor):
+        artifact = compile_native(path, *own, "--mesh=ep=4", "--plan=expert", f"--expert-buffer={factor}")
+        return Run(artifact, step).train("some")[0]
+
+    found = re.search(r"receives (\d+) rows, .*--expert-buffer=([\d.]+) has room", said(1.25))
+    assert found
+    factor = float(found.group(2))
+    assert not said(factor) and "has room for the most" in said(factor - 0.06)
+
+
+def _as_rank(rank, port, artifact, step):
+    os.environ.update({"RANK": str(rank), "WORLD_SIZE": "2", "CLEAVE_PORT": port})
+    run = Run(artifact, step)
+    first = run.train("even")
+    bad = run.train("one")
+    last = run.train("even")
+    return first[0], bad[0], last[0], changed(first[1], bad[1]), changed(bad[1], last[1]), last[1]
+
+
+def test_ranks_that_are_processes(tmp_path):
+    """All are told the same, go on, and leave what threads leave."""
+    path, own = written(tmp_path), OPTIMIZERS["adamw"]
+    step = emitted(path, "step", *own)
+    artifact = compile_native(path, *own, "--mesh=ep=2", "--plan=expert", BUFFER)
+    port = free_port()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        ranks = [pool.apply_async(_as_rank, (rank, port, artifact, step)) for rank in range(2)]
+        outcomes = [rank.get(120) for rank in ranks]
+    run = Run(artifact, step)
+    run.train("even")
+    error = run.train("one")[0]
+    _, kept = run.train("even")
+    for first, bad, last, by_bad, by_last, left in outcomes:
+        assert not first and not last and not by_bad and len(by_last) > 6
+        assert bad == error
+        assert not changed(left, kept)
+
+
+def test_groups_that_ranks_do_not_divide(tmp_path):
+    """The recipe says which dimension of which weight it is."""
+    path = written(tmp_path)
+    with pytest.raises(ToolError) as caught:
+        run_tool([tool("cleave-compile"), str(path), "--mesh=ep=8", "--plan=expert", "--plan-only"])
+    assert re.search(r"m\.mlir:\d+.*4", str(caught.value)), caught.value
