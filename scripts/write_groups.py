@@ -43,6 +43,7 @@ TYPES = {
     "update_delay": "int | str | Mapping[str, int | str]",
     "prune": "str | float",
     "loss_scale": "LossScale | float | str",
+    "expert_buffer": "float | str",
 }
 
 #: The texts of options in Python beside their help.

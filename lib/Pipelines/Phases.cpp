@@ -268,6 +268,11 @@ static void addPlaced(OpPassManager &passes, const PhaseOptions &options) {
   passes.addPass(spmd::createVerifyPlaced());
 }
 
+double PhaseOptions::expertShares() const {
+  double shares = 0;
+  return llvm::StringRef(expertBuffer).getAsDouble(shares) ? 0 : shares;
+}
+
 std::vector<std::string> cleave::rowAxes(const PhaseOptions &options) {
   std::vector<std::string> axes;
   auto plan = spmd::parsePlan(options.recipes);
@@ -316,7 +321,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
   if (std::vector<std::string> axes = rowAxes(options); !axes.empty()) {
     spmd::ExchangeRowsOptions exchange;
     exchange.axes.assign(axes.begin(), axes.end());
-    exchange.buffer = options.expertBuffer.value_or(0);
+    exchange.buffer = options.expertShares();
     passes.addPass(spmd::createExchangeRows(exchange));
   }
 }

@@ -9,7 +9,7 @@
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Pipelines/DumpPhases.h"
 #include "cleave/Pipelines/Options.h"
-#include "cleave/Planning/ChooseRecompute.h"
+#include "cleave/Planning/ChooseExpertBuffer.h"
 #include "cleave/Planning/CostForms.h"
 #include "cleave/Planning/PredictStep.h"
 #include "mlir/IR/Verifier.h"
@@ -72,6 +72,7 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
   CompileOptions own = options;
   settleTarget(own);
   RecomputePlan plan;
+  ExpertBufferPlan room;
   PhaseDump dump(own);
   if (failed(runOnePhase(module, Phase::Model, own)) ||
       failed(dump.write(module, Phase::Model, own)))
@@ -83,6 +84,18 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
     sizes = findSizes(module);
   for (int i = 1; i <= static_cast<int>(last); ++i) {
     Phase phase = static_cast<Phase>(i);
+    if (phase == Phase::Local && own.phases.expertBuffer.empty() &&
+        !rowAxes(own.phases).empty()) {
+      std::optional<ExpertBufferDecision> decision;
+      room = chooseExpertBuffer(module, own, runOnePhase, decision);
+      if (decisions)
+        decisions->expertBuffer = decision;
+      own.phases.expertBuffer = room.buffer;
+    } else if (phase == Phase::Local && decisions &&
+               !rowAxes(own.phases).empty()) {
+      decisions->expertBuffer = ExpertBufferDecision{own.phases.expertShares(),
+                                                     /*given=*/true};
+    }
     if (phase == Phase::Scheduled && own.phases.recompute == "auto") {
       std::optional<RecomputeDecision> decision;
       FailureOr<RecomputePlan> chosen =
@@ -94,9 +107,14 @@ cleave::runPhases(ModuleOp module, Phase last, const CompileOptions &options,
       plan = std::move(*chosen);
       own.phases.recompute = plan.policy;
     }
-    if (ModuleOp ready = phase == Phase::Scheduled    ? plan.scheduled.get()
-                         : phase == Phase::Executable ? plan.executable.get()
-                                                      : ModuleOp()) {
+    auto first = [](ModuleOp one, ModuleOp other) { return one ? one : other; };
+    if (ModuleOp ready =
+            phase == Phase::Local ? room.local.get()
+            : phase == Phase::Scheduled
+                ? first(plan.scheduled.get(), room.scheduled.get())
+            : phase == Phase::Executable
+                ? first(plan.executable.get(), room.executable.get())
+                : ModuleOp()) {
       takeContents(module, ready);
       if (failed(verify(module)))
         return failure();
@@ -129,6 +147,7 @@ ProgramFacts cleave::describeProgram(ModuleOp module,
   ProgramFacts facts;
   facts.memory = planned.memory;
   facts.recompute = decisions.recompute;
+  facts.expertBuffer = decisions.expertBuffer;
   if (!options.predict.empty() && !planned.positions.empty())
     facts.prediction =
         predictStep(module, planned.positions.front(), options.predict);

@@ -218,6 +218,37 @@ void Explainer::addOfPositions(
   }
 }
 
+/// Why ranks have room for so many rows of experts.
+static std::string explainExpertBuffer(const json::Object &choice) {
+  if (choice.getBoolean("given").value_or(false)) {
+    double shares = number(choice, "shares");
+    return shares == 0
+               ? "room for those of all ranks, as the option says"
+               : llvm::formatv("room for {0} even shares, as the option "
+                               "says",
+                               llvm::format("%g", shares))
+                     .str();
+  }
+  auto other = static_cast<int64_t>(number(choice, "other_shares"));
+  if (other == 0)
+    return "room for those of all ranks, which are at most twice an even share";
+  if (number(choice, "other_arena_bytes") == 0)
+    return llvm::formatv("room for those of all ranks: there is no plan with "
+                         "room for {0} even shares",
+                         other);
+  bool worst = number(choice, "shares") == 0;
+  return llvm::formatv(
+      "room for {0}: buffers for those of all ranks take {1} of an arena of "
+      "{2}, {3} than {4}, a tenth of it; for {5} even shares {6} of {7}",
+      worst ? "those of all ranks"
+            : llvm::formatv("{0} even shares", other).str(),
+      formatBytes(number(choice, "worst_bytes")),
+      formatBytes(number(choice, "arena_bytes")), worst ? "no more" : "more",
+      formatBytes(number(choice, "most_bytes")), other,
+      formatBytes(number(choice, "other_bytes")),
+      formatBytes(number(choice, "other_arena_bytes")));
+}
+
 json::Array Explainer::explain() {
   bool several = positions.size() > 1;
   if (several) {
@@ -275,6 +306,8 @@ json::Array Explainer::explain() {
                           ? " of " + formatBytes(number(*choice, "limit"))
                           : "",
                       textOf(*choice, "binds")));
+  if (const json::Object *choice = report.getObject("expert_buffer"))
+    add("rows of experts: ", explainExpertBuffer(*choice));
   add("micro-batches: ",
       llvm::Twine(report.getInteger("micro_batches").value_or(1)));
   if (several)

@@ -36,6 +36,17 @@ static json::Object describe(const RecomputeDecision &decision) {
       {"binds", nameOf(decision.binds)}, {"tried", std::move(tried)}};
 }
 
+static json::Object describe(const ExpertBufferDecision &decision) {
+  return json::Object{{"shares", decision.shares},
+                      {"given", decision.given},
+                      {"arena_bytes", decision.arenaBytes},
+                      {"worst_bytes", decision.worstBytes},
+                      {"most_bytes", decision.mostBytes},
+                      {"other_shares", decision.otherShares},
+                      {"other_arena_bytes", decision.otherArenaBytes},
+                      {"other_bytes", decision.otherBytes}};
+}
+
 Report cleave::programReport(mlir::ModuleOp module, const ProgramFacts &facts,
                              Report schedule) {
   const runtime::MemoryPlan &memory = facts.memory;
@@ -55,6 +66,8 @@ Report cleave::programReport(mlir::ModuleOp module, const ProgramFacts &facts,
       {"target", facts.target},
       {"check_finite", facts.checkFinite},
       {"micro_batches", facts.microBatches}};
+  if (facts.expertBuffer)
+    report["expert_buffer"] = describe(*facts.expertBuffer);
   if (facts.cost)
     report["cost"] = describeCost(*facts.cost);
   if (facts.prediction)

@@ -119,9 +119,12 @@ struct PhaseOptions {
   int64_t collectiveChunks = 1;
   /// The least bytes of the operand of a chunk's collective on a device.
   int64_t collectiveChunkBytes = int64_t(1) << 20;
-  /// The rows of experts that a rank has room for, in even shares; all rows
-  /// where it is not given.
-  std::optional<double> expertBuffer;
+  /// The rows of experts that a rank has room for: "worst", those of all ranks;
+  /// a number, so many even shares; where empty, one of them by their bytes
+  /// (Planning/ChooseExpertBuffer.h).
+  std::string expertBuffer;
+  /// Even shares; 0: the rows of all ranks.
+  double expertShares() const;
   /// Where stages of the axis "pp" begin, from the second on: the beginnings of
   /// names of parameters, with commas between. Of even cost where empty.
   std::string stages;

@@ -19,6 +19,8 @@ namespace cleave {
 struct Decisions {
   /// Where the policy of recomputation was chosen, also if no plan fits.
   std::optional<RecomputeDecision> recompute;
+  /// Where rows are sent to experts.
+  std::optional<ExpertBufferDecision> expertBuffer;
   /// The closed form of the step, and what it read of the options; none of a
   /// module that does not train.
   std::optional<closedforms::Form> form;

@@ -42,6 +42,21 @@ struct RecomputeDecision {
   std::vector<Tried> tried;
 };
 
+/// Why ranks have room for as many rows of experts as they have.
+struct ExpertBufferDecision {
+  /// Even shares; 0: the rows of all ranks.
+  double shares = 0;
+  /// Whether an option says so; the rest is 0 then.
+  bool given = false;
+  /// The bytes of a device's arena with room for all rows, those of buffers of
+  /// rows in it, and the most of these that were allowed.
+  int64_t arenaBytes = 0, worstBytes = 0, mostBytes = 0;
+  /// The arena and those of buffers with as many shares as are taken otherwise;
+  /// 0 where there is no such plan, or all rows are no more than that.
+  int64_t otherArenaBytes = 0, otherBytes = 0;
+  double otherShares = 0;
+};
+
 /// The answer of `findFit` (Planning/Fit.h).
 struct FitAnswer {
   /// A plan that was tried.

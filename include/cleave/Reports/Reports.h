@@ -53,6 +53,7 @@ scheduleReport(mlir::ModuleOp module, const pipe::CostSource &source,
 struct ProgramFacts {
   runtime::MemoryPlan memory;
   std::optional<RecomputeDecision> recompute;
+  std::optional<ExpertBufferDecision> expertBuffer;
   std::optional<machines::Prediction> prediction;
   /// Of a module that trains.
   std::optional<CostFacts> cost;
@@ -62,9 +63,9 @@ struct ProgramFacts {
 };
 
 /// Returns the report of a program of `module`, which is in the executable
-/// phase: `memory`, `recompute`, `communication`, `cost`, `placement`, `plan`,
-/// `prediction`, `schedule` (of `scheduleReport`) and `decisions`, which
-/// explain all of it in lines of text.
+/// phase: `memory`, `recompute`, `expert_buffer`, `communication`, `cost`,
+/// `placement`, `plan`, `prediction`, `schedule` (of `scheduleReport`) and
+/// `decisions`, which explain all of it in lines of text.
 Report programReport(mlir::ModuleOp module, const ProgramFacts &facts,
                      Report schedule);
 

@@ -7,7 +7,21 @@
 
 #include "DeclareOptions.h"
 
+#include <cmath>
+
 using namespace cleave;
+
+/// Why a text does not say how many rows of experts a rank has room for.
+static std::string expertBufferProblem(llvm::StringRef text) {
+  double shares = 0;
+  if (text == "worst")
+    return "";
+  if (text.getAsDouble(shares) || !std::isfinite(shares))
+    return "expected worst or a number, not '" + text.str() + "'";
+  return shares >= 1 ? ""
+                     : "must be at least 1, not " + text.str() +
+                           ": ranks have no room for even shares";
+}
 
 void cleave::declareCommunication(OptionTable &table) {
   table.size("bucket-bytes", &CompileOptions::bucketBytes)
@@ -39,19 +53,21 @@ void cleave::declareCommunication(OptionTable &table) {
                    options.given.count("collective-chunks");
           },
           " needs {collective-chunks}");
-  table.number("expert-buffer", &PhaseOptions::expertBuffer)
-      .form("factor")
-      .least(1)
-      .drawn({"1.25", "0.5"})
+  auto hasExperts = [](const CompileOptions &options) {
+    return !rowAxes(options.phases).empty();
+  };
+  table.text("expert-buffer", &PhaseOptions::expertBuffer)
+      .form("worst|factor")
+      .drawn({"worst", "1.25", "0.5", "none"})
+      .valid(expertBufferProblem)
       .says(
           "Of experts that drop no token, sharded by the recipe `expert`: the "
-          "rows that a rank can receive, in shares that all ranks would "
-          "receive if experts were chosen evenly. A step whose tokens choose "
-          "otherwise ends with an error that says by how many rows, and "
-          "changes nothing. By default there is room for the rows of all ranks")
-      .needs(
-          [](const CompileOptions &options) {
-            return !rowAxes(options.phases).empty();
-          },
-          " needs the recipe `expert` in {plan}");
+          "rows that a rank can receive. worst: those of all ranks, so that "
+          "no choice of experts exceeds them; a factor: so many times those "
+          "that a rank receives where experts are chosen evenly. By default "
+          "worst where its buffers take at most a tenth of the arena, else 2, "
+          "as the report says. A step whose tokens choose otherwise changes "
+          "nothing, and ends with an error that says the layer, the rank and "
+          "the rows")
+      .needs(hasExperts, " needs the recipe `expert` in {plan}");
 }

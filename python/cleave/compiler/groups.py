@@ -196,17 +196,18 @@ class Communication(OptionGroup):
             the collective of one chunk (1 MiB by default); always more than a bucket has.
             Bytes, or a text with a unit, at least 0.
         expert_buffer: Of experts that drop no token, sharded by the recipe `expert`: the rows
-            that a rank can receive, in shares that all ranks would receive if experts were
-            chosen evenly. A step whose tokens choose otherwise ends with an error that says by
-            how many rows, and changes nothing. By default there is room for the rows of all
-            ranks. At least 1.
+            that a rank can receive. worst: those of all ranks, so that no choice of experts
+            exceeds them; a factor: so many times those that a rank receives where experts are
+            chosen evenly. By default worst where its buffers take at most a tenth of the arena,
+            else 2, as the report says. A step whose tokens choose otherwise changes nothing, and
+            ends with an error that says the layer, the rank and the rows.
     """
 
     _: dataclasses.KW_ONLY
     bucket_bytes: int | str | None = None
     collective_chunks: int | None = None
     collective_chunk_bytes: int | str | None = None
-    expert_buffer: float | None = None
+    expert_buffer: float | str | None = None
 
 
 @check_names

@@ -190,6 +190,11 @@ def _update_delay(value: Any) -> dict[str, str] | None:
     return {"update_delay": ",".join(entries)}
 
 
+def _expert_buffer(value: Any) -> dict[str, str] | None:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return {"expert_buffer": repr(float(value))} if is_number else None
+
+
 def _loss_scale(value: Any) -> dict[str, Any] | None:
     if isinstance(value, LossScale):
         return {f"loss_scale_{name}": setting for name, setting in vars(value).items()}
@@ -219,5 +224,5 @@ def _mesh(value: Any) -> dict[str, str] | None:
 _SPECIAL = {
     "schedule": _schedule, "stages": _list_of("stages", "layers.2."), "modules": _modules,
     "offload": _list_of("offload", "state", True), "prune": _prune, "update_delay": _update_delay,
-    "loss_scale": _loss_scale, "mesh": _mesh,
+    "loss_scale": _loss_scale, "mesh": _mesh, "expert_buffer": _expert_buffer,
 }

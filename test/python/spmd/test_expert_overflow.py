@@ -3,6 +3,7 @@
 """Steps whose tokens choose experts so that a rank has no room for its rows: they say which layer,
 rank and rows, change nothing, and steps after them are as if they had not been."""
 
+import json
 import multiprocessing
 import os
 import re
@@ -166,6 +167,55 @@ def test_ranks_that_are_processes(tmp_path):
         assert not first and not last and not by_bad and len(by_last) > 6
         assert bad == error
         assert not changed(left, kept)
+
+
+def report(path, *flags):
+    return json.loads(run_tool([tool("cleave-compile"), str(path), "--plan=expert", "--plan-only", "--report=-",
+                                *flags]))
+
+
+def test_the_room_is_chosen_by_its_bytes(tmp_path):
+    """All rows where they take at most a tenth of the arena, else twice an even share."""
+    few, many = written(tmp_path), tmp_path / "many.mlir"
+    few.write_text(few.read_text().replace("f64", "f32"))
+    # Of the same rows beside a weight that is far larger than their buffers.
+    text = few.read_text()
+    many.write_text(text.replace('%proj: tensor<8x8xf32>', '%table: tensor<4096x64xf32> {graph.name = "table", '
+                                 'graph.role = "parameter"}, %proj: tensor<8x8xf32>').replace(
+        "return %l", "%t = graph.reduce sum %table {dims = array<i64: 0, 1>} : (tensor<4096x64xf32>) -> tensor<f32>\n"
+        "  %lt = graph.add %l, %t : (tensor<f32>, tensor<f32>) -> tensor<f32>\n  return %lt"))
+    for path, worst in ((few, False), (many, True)):
+        found = report(path, "--mesh=ep=4")
+        chosen = found["expert_buffer"]
+        assert chosen["shares"] == (0 if worst else 2) and not chosen["given"]
+        arena = max(p["arena_bytes"] for p in [found["plan"]])
+        assert arena == chosen["arena_bytes" if worst else "other_arena_bytes"]
+        assert chosen["worst_bytes"] == 2 * chosen["other_bytes"] > 0
+        assert (chosen["worst_bytes"] <= chosen["most_bytes"]) == worst
+        assert chosen["worst_bytes"] - chosen["other_bytes"] == pytest.approx(
+            chosen["arena_bytes"] - chosen["other_arena_bytes"], abs=4)
+        [line] = [line for line in found["decisions"] if line.startswith("rows of experts: ")]
+        assert ("room for those of all ranks" if worst else "room for 2 even shares") in line
+        # What is chosen is what the option says.
+        said = report(path, "--mesh=ep=4", f"--expert-buffer={'worst' if worst else 2}")
+        assert said["plan"]["arena_bytes"] == arena
+        assert said["expert_buffer"]["shares"] == chosen["shares"] and said["expert_buffer"]["given"]
+    # Of two ranks, twice an even share are all rows.
+    assert report(few, "--mesh=ep=2")["expert_buffer"]["shares"] == 0
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--expert-buffer=0.5"], "--expert-buffer: must be at least 1, not 0.5"),
+    (["--expert-buffer=most"], "--expert-buffer: expected worst or a number, not 'most'"),
+    (["--expert-buffer=nan"], "--expert-buffer: expected worst or a number, not 'nan'"),
+])
+def test_bad_options(tmp_path, flags, message):
+    path = written(tmp_path)
+    layout = [] if "--mesh=dp=2" in flags else ["--mesh=ep=2", "--plan=expert"]
+    output = [] if "-o" in flags else ["--plan-only"]
+    with pytest.raises(ToolError) as caught:
+        run_tool([tool("cleave-compile"), str(path), *layout, *flags, *output])
+    assert message in str(caught.value)
 
 
 def test_groups_that_ranks_do_not_divide(tmp_path):
