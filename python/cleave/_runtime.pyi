@@ -69,6 +69,9 @@ class Session:
     def last(self) -> Result[Note] | None: ...
 
     @property
+    def lacks_room(self) -> bool: ...
+
+    @property
     def data_position(self) -> int: ...
 
     @data_position.setter

@@ -53,6 +53,7 @@ inline void bindSession(nb::module_ &m) {
                    [](PySession &s) { return s.getCounts().skipped; })
       .def_prop_ro("loss_scale", &PySession::lossScale)
       .def_prop_ro("last", [](PySession &s) { return s.getCounts().last; })
+      .def_prop_ro("lacks_room", &PySession::lacksRoom)
       .def_prop_rw(
           "data_position",
           [](PySession &s) { return s.getCounts().dataPosition; },

@@ -116,6 +116,9 @@ public:
   /// None: before the first step of a program that has one, its initial one.
   nb::object lossScale() const;
 
+  /// Whether the last run was stopped since a buffer had too few rows.
+  bool lacksRoom() const { return session->lacksRoom(); }
+
   /// Updates of this process's ranks that the last run made again.
   int64_t updatedAgain() const { return last.updatedAgain; }
   int64_t updatesPerStep() const {

@@ -98,6 +98,11 @@ static std::string checkOutputs(const Flags &flags,
        !flags.measureMachine.empty()))
     return "--check-cost is of the plan of a step: it excludes --emit, but of "
            "memory, --fit and --measure-machine";
+  if (!flags.output.empty() && flags.emit.empty() &&
+      options.phases.expertOverflow == "grow")
+    return "--expert-overflow: grow is of the step of cleave.compile in "
+           "Python, which is compiled again, and -o writes an artifact; give "
+           "abort, with an --expert-buffer that suffices, as worst";
   if (!flags.savePlan.empty() && !isPlanFile(flags.savePlan))
     return "--save-plan: the name of a plan file ends with .plan";
   if (!flags.savePlan.empty() &&

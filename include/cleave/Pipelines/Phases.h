@@ -125,6 +125,9 @@ struct PhaseOptions {
   std::string expertBuffer;
   /// Even shares; 0: the rows of all ranks.
   double expertShares() const;
+  /// What follows where that is too few: "abort" ends the step, "grow" compiles
+  /// it again with more; "auto": "grow" where the step is of Python.
+  std::string expertOverflow = "auto";
   /// Where stages of the axis "pp" begin, from the second on: the beginnings of
   /// names of parameters, with commas between. Of even cost where empty.
   std::string stages;

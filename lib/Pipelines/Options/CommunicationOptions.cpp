@@ -66,8 +66,18 @@ void cleave::declareCommunication(OptionTable &table) {
           "no choice of experts exceeds them; a factor: so many times those "
           "that a rank receives where experts are chosen evenly. By default "
           "worst where its buffers take at most a tenth of the arena, else 2, "
-          "as the report says. A step whose tokens choose otherwise changes "
-          "nothing, and ends with an error that says the layer, the rank and "
-          "the rows")
+          "as the report says. {expert-overflow} says what follows where "
+          "tokens choose otherwise")
+      .needs(hasExperts, " needs the recipe `expert` in {plan}");
+  table
+      .choice("expert-overflow", &PhaseOptions::expertOverflow,
+              {"auto", "abort", "grow"})
+      .says(
+          "A step whose tokens choose experts so that a rank has no room for "
+          "its rows ({expert-buffer}) changes nothing. abort: it ends with an "
+          "error that says the layer, the rank, the rows and the factor that "
+          "has room. grow: the step of `cleave.compile` is compiled with twice "
+          "the room, or more, and made again. auto: grow where the step is of "
+          "`cleave.compile`, else abort")
       .needs(hasExperts, " needs the recipe `expert` in {plan}");
 }

@@ -57,6 +57,8 @@ class Builder:
         self.precision: str | None = settings.options.get("precision")
         self.known: Known | None = None
         self.warned = False
+        #: Even shares of experts' rows that ranks have room for, since a step needed it.
+        self.room: float | None = None
 
     @overload
     def __call__(self, inputs: Tensors, later: Literal[False] = False) -> Built: ...
@@ -84,6 +86,19 @@ class Builder:
                     warn(remark)
             self.warned = True
             return built
+
+    def grow(self, compiled: _cleave.Compiled) -> str:
+        """Gives experts twice the room of `compiled` in what is compiled from now on. Returns how
+        the option is then, or "" if a step without room is to end."""
+        if self.settings.options.get("expert_overflow", "auto") == "abort":
+            return ""
+        # Ranks that have room for all rows need no more.
+        shares = (json.loads(compiled.report()).get("expert_buffer") or {}).get("shares", 0)
+        if not shares:
+            return ""
+        if self.room is None or self.room <= shares:
+            self.room = 2.0 * shares
+        return f"--expert-buffer={self.room:g}"
 
     # ------------------------------------------------------------------ tracing
 
@@ -155,6 +170,8 @@ class Builder:
         options = {**own.options, "precision": self.precision,
                    "optimizer": own.optimizer.options(),
                    "parameters": parameter_options(own.optimizer, traced.parameters)}
+        if self.room is not None:
+            options["expert_buffer"] = repr(self.room)
         if "deterministic" not in options:
             options["micro_batches"] = parts
         return options

@@ -199,8 +199,13 @@ class Communication(OptionGroup):
             that a rank can receive. worst: those of all ranks, so that no choice of experts
             exceeds them; a factor: so many times those that a rank receives where experts are
             chosen evenly. By default worst where its buffers take at most a tenth of the arena,
-            else 2, as the report says. A step whose tokens choose otherwise changes nothing, and
-            ends with an error that says the layer, the rank and the rows.
+            else 2, as the report says. `expert_overflow` says what follows where tokens choose
+            otherwise.
+        expert_overflow: A step whose tokens choose experts so that a rank has no room for its
+            rows (`expert_buffer`) changes nothing. abort: it ends with an error that says the
+            layer, the rank, the rows and the factor that has room. grow: the step of
+            `cleave.compile` is compiled with twice the room, or more, and made again. auto:
+            grow where the step is of `cleave.compile`, else abort.
     """
 
     _: dataclasses.KW_ONLY
@@ -208,6 +213,7 @@ class Communication(OptionGroup):
     collective_chunks: int | None = None
     collective_chunk_bytes: int | str | None = None
     expert_buffer: float | str | None = None
+    expert_overflow: Literal["auto", "abort", "grow"] | None = None
 
 
 @check_names

@@ -14,6 +14,10 @@ class StepError(RuntimeError):
     """A step could not run, or stopped before it changed any state."""
 
 
+class RoomError(StepError):
+    """A step stopped because a rank has no room for its rows of experts (`expert_buffer`)."""
+
+
 class Loss(float):
     """The loss of a step, a float with further results of the step.
 

@@ -27,7 +27,7 @@ from .masters import choose_masters, masters
 from .native import N, Note, Result
 from .processes import agree_on_values
 from .program import Program
-from .results import Evaluation, Loss, StepError
+from .results import Evaluation, Loss, RoomError, StepError
 from .state import (SCALE_FACTS, choose_slots, choose_tensors, initial_values, logical_shape,
                     read_counts, read_loss_scale, split_slots, whole)
 
@@ -52,6 +52,10 @@ class Build(Protocol):
     def __call__(self, inputs: Tensors, later: Literal[False] = False) -> Built: ...
     @overload
     def __call__(self, inputs: Tensors, later: Literal[True]) -> Callable[[], Built]: ...
+
+    def grow(self, compiled: _cleave.Compiled) -> str:
+        """Gives experts more room than `compiled` has in what is compiled from now on. Returns
+        how much, or "" if a step without room is to end."""
 
 
 #: How what a person may want to set is set.
@@ -369,8 +373,26 @@ class Step(Reports, Checkpoints, CallInputs):
                 from .. import _cleave
 
                 raise _cleave.ProcessError(result)
-            raise StepError(result)
+            raise (RoomError if program.session.lacks_room else StepError)(result)
         return result
+
+    def _call_with_room(self, entry: str, inputs: Tensors, outputs: Sequence[str],
+                        scalars: Mapping[str, float], note: N) -> Result[N]:
+        """Runs an entry of the program for `inputs`. Where a rank has no room for its rows of
+        experts, and the step grows, a program with more room takes the place of that one, with
+        the state, and runs it again: the failed run has changed nothing."""
+        while True:
+            program = self._program_for(inputs)
+            try:
+                return self._call(program, entry, inputs, outputs, scalars, note)
+            except RoomError as error:
+                start = time.perf_counter()
+                room = self._build.grow(program.compiled)
+                if not room:
+                    raise
+                self._programs[shape_key(inputs)] = self._program(self._build(inputs))
+                log.warning("remark: %s: compiled in %.1f s with %s, and the step is made again",
+                            error, time.perf_counter() - start, room)
 
     def _loss(self, result: Result[Note]) -> Loss:
         """The runtime's results of a step, as a `Loss`."""
@@ -403,7 +425,8 @@ class Step(Reports, Checkpoints, CallInputs):
             cleave.trace.TraceError, cleave.CompileError: the model does not
                 take inputs of these shapes.
             StepError: the step stopped (no valid label, a norm that is not
-                finite, an index out of range); no state was changed.
+                finite, an index out of range, no room for rows of experts); no
+                state was changed.
         """
         given = self._whole(inputs, named)
         elements = given[0].numel()
@@ -413,8 +436,7 @@ class Step(Reports, Checkpoints, CallInputs):
         auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
         counts = [n for n in program.tensors if n.startswith(_COUNTS)]
         return self._loss(
-            self._call(
-                program,
+            self._call_with_room(
                 "train",
                 given,
                 ["loss", "grad_norm", *auxiliary, *counts],
@@ -435,8 +457,8 @@ class Step(Reports, Checkpoints, CallInputs):
         program = self._program_for(padded)
         if "evaluate" not in program.session.entries():
             raise StepError(f"the model has no loss in eval() mode: {program.traced.unevaluated}")
-        found, *_ = self._call(program, "evaluate", padded, ["loss", "loss_weight"], {}, None)
-        values = {n: float(program.typed(n, v)) for n, v in found.items()}
+        found, *_ = self._call_with_room("evaluate", padded, ["loss", "loss_weight"], {}, None)
+        values = {n: float(self._live.typed(n, v)) for n, v in found.items()}
         return Evaluation(values["loss"], weight=values.get("loss_weight"))
 
     @alone
@@ -462,7 +484,6 @@ class Step(Reports, Checkpoints, CallInputs):
                 "without is not compiled")
         some = tuple(given.get(n) for n in traced.input_names)
         padded = self._complete(self._padded(some))
-        program = self._program_for(padded)
-        values, *_ = self._call(program, "logits", padded, ["logits"], {}, None)
-        logits = program.typed("logits", values["logits"])
+        values, *_ = self._call_with_room("logits", padded, ["logits"], {}, None)
+        logits = self._live.typed("logits", values["logits"])
         return logits if self._buckets is None else self._buckets.cut(logits, some)

@@ -1,20 +1,24 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Steps whose tokens choose experts so that a rank has no room for its rows: they say which layer,
-rank and rows, change nothing, and steps after them are as if they had not been."""
+rank and rows, change nothing, and steps after them are as if they had not been; in Python, the step
+grows, and is as with room for all rows."""
 
 import json
+import logging
 import multiprocessing
 import os
 import re
 
 import numpy as np
 import pytest
+import torch
 from expert_rows import drawn, emitted, written
 from native_layouts import compile_native
 from recipe_runs import OPTIMIZERS, agree
 from socket_runs import free_port
 
+import cleave
 from cleave import _runtime
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
 
@@ -208,6 +212,9 @@ def test_the_room_is_chosen_by_its_bytes(tmp_path):
     (["--expert-buffer=0.5"], "--expert-buffer: must be at least 1, not 0.5"),
     (["--expert-buffer=most"], "--expert-buffer: expected worst or a number, not 'most'"),
     (["--expert-buffer=nan"], "--expert-buffer: expected worst or a number, not 'nan'"),
+    (["--expert-overflow=skip"], "--expert-overflow is auto, abort or grow, not 'skip'"),
+    (["--expert-overflow=grow", "-o", "x.so"], "--expert-overflow: grow is of the step of cleave.compile in Python"),
+    (["--plan=zero1", "--mesh=dp=2", "--expert-overflow=abort"], "--expert-overflow needs the recipe `expert` in"),
 ])
 def test_bad_options(tmp_path, flags, message):
     path = written(tmp_path)
@@ -224,3 +231,72 @@ def test_groups_that_ranks_do_not_divide(tmp_path):
     with pytest.raises(ToolError) as caught:
         run_tool([tool("cleave-compile"), str(path), "--mesh=ep=8", "--plan=expert", "--plan-only"])
     assert re.search(r"m\.mlir:\d+.*4", str(caught.value)), caught.value
+
+
+def compiled(**communication):
+    """Experts of which each token chooses one, on four ranks, and their step."""
+    torch.manual_seed(3)
+    model = cleave.models.mixtral(hidden=16, heads=2, layers=2, seq=8, vocab=32, ffn=16, experts=4, choices=1,
+                                  dropout=0.1)
+    ids = torch.zeros(8, 8, dtype=torch.int64)
+    return cleave.compile(model, (ids, ids), mesh={"ep": 4}, plan="expert", micro_batches=2, check="off", seed=7,
+                          communication=cleave.Communication(**communication))
+
+
+def batch(number, same=False):
+    ids = torch.randint(32, (8, 8), generator=torch.Generator().manual_seed(number))
+    return torch.full_like(ids, 5) if same else ids
+
+
+def bits(step):
+    """All that a step keeps, as bytes by name."""
+    state = {name: value.numpy().tobytes() for name, value in step.state_dict().items()}
+    training = step.training_state()
+    for name, slots in training.pop("optimizer").items():
+        state |= {f"{name}.{slot}": torch.as_tensor(value).numpy().tobytes() for slot, value in slots.items()}
+    return state, training
+
+
+def test_a_step_grows(caplog):
+    """A step without room is compiled with twice the room until it has it, and made again: after
+    that, all bits are those of a step that has room for all rows from the beginning."""
+    grows, worst = compiled(expert_buffer=2), compiled(expert_buffer="worst", expert_overflow="abort")
+    caplog.set_level(logging.WARNING, "cleave")
+    for number in range(6):
+        ids = batch(number, same=number == 2)
+        caplog.clear()
+        losses = [float(step(ids, ids)) for step in (grows, worst)]
+        assert losses[0] == losses[1], number
+        said = [record.getMessage() for record in caplog.records]
+        if number == 2:
+            assert len(said) == 1 and re.search(
+                r"receives .. rows, and has room for 16 \(--expert-buffer=2\).*: compiled in .* s with "
+                r"--expert-buffer=4, and the step is made again", said[0]), said
+        else:
+            assert not said
+        assert bits(grows) == bits(worst), number
+    assert float(grows.evaluate(batch(9), batch(9))) == float(worst.evaluate(batch(9), batch(9)))
+
+
+def test_evaluation_grows():
+    grows, worst = compiled(expert_buffer=1), compiled(expert_buffer="worst")
+    ids = batch(0, same=True)
+    before = bits(grows)
+    assert float(grows.evaluate(ids, ids)) == float(worst.evaluate(ids, ids))
+    assert bits(grows) == before
+
+
+def test_a_step_that_does_not_grow_ends(caplog):
+    """And goes on with another batch, as if it had not been."""
+    step, other = (compiled(expert_buffer=2, expert_overflow="abort") for _ in range(2))
+    caplog.set_level(logging.WARNING, "cleave")
+    for number in range(4):
+        ids = batch(number)
+        if number == 2:
+            before, bad = bits(step), batch(number, same=True)
+            with pytest.raises(cleave.StepError, match="rank . receives .. rows, and has room for 16"):
+                step(bad, bad)
+            assert bits(step) == before
+        assert float(step(ids, ids)) == float(other(ids, ids))
+    assert bits(step) == bits(other)
+    assert not caplog.records
