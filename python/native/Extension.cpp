@@ -152,10 +152,14 @@ public:
   }
 
   /// The ranks are `processes`, or threads of this one if that is null,
-  /// whatever has started it.
+  /// whatever has started it. What contractions have in common with `like`,
+  /// if it is given, is implemented alike, and so rounds alike.
   std::shared_ptr<PySession> session(int threads, bool timing,
-                                     PyProcesses *processes) const {
+                                     PyProcesses *processes,
+                                     const PySession *like) const {
     runtime::SessionOptions sessionOptions;
+    if (like)
+      sessionOptions.contractions = like->contractions();
     sessionOptions.threads = threads;
     sessionOptions.timing = timing;
     sessionOptions.offloadFolder = offloadDir;
@@ -501,7 +505,8 @@ NB_MODULE(_cleave, m) {
       .def_rw("offload_dir", &PyCompiled::offloadDir)
       .def_rw("ranks_per_device", &PyCompiled::ranksPerDevice)
       .def("session", &PyCompiled::session, nb::arg("threads") = 0,
-           nb::arg("timing") = false, nb::arg("processes").none() = nb::none());
+           nb::arg("timing") = false, nb::arg("processes").none() = nb::none(),
+           nb::arg("like").none() = nb::none());
   bindProcesses(m);
   bindOptions(m);
   m.def("is_found", &isFound, nb::arg("texts"));

@@ -116,6 +116,12 @@ public:
   /// None: before the first step of a program that has one, its initial one.
   nb::object lossScale() const;
 
+  /// The implementations of contractions by their keys.
+  std::map<std::string, std::string> contractions() const {
+    requireOpen();
+    return session->getTrainingState(counts->dataPosition).contractions;
+  }
+
   /// Whether the last run was stopped since a buffer had too few rows.
   bool lacksRoom() const { return session->lacksRoom(); }
 

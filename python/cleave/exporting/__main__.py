@@ -52,7 +52,8 @@ class _Artifact:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def session(self, *, timing: bool, processes: _cleave.Processes | None) -> _runtime.Session:
+    def session(self, *, timing: bool, processes: _cleave.Processes | None,
+                like: object) -> _runtime.Session:
         from .. import _runtime
 
         return _runtime.open(self.path, timing=timing)

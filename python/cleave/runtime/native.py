@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Protocol, Sequence, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, TypedDict, TypeVar, Union
 
 import numpy
 import numpy.typing
@@ -102,4 +102,4 @@ class Session(Protocol):
 class Runs(Protocol):
     """A program that can be run: the compiler's `Compiled`, or a file."""
 
-    def session(self, *, timing: bool, processes: _cleave.Processes | None) -> Session: ...
+    def session(self, *, timing: bool, processes: _cleave.Processes | None, like: Any) -> Session: ...

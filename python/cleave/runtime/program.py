@@ -67,10 +67,11 @@ class Program(Generic[C]):
         """The native objects that it holds, or None."""
         return self._compiled, self._session
 
-    def open(self: Self) -> Self:
-        """Maps the arena, and finds the tensors by name."""
+    def open(self: Self, like: Session | None = None) -> Self:
+        """Maps the arena, and finds the tensors by name. Contractions that the program has in
+        common with that of `like` are computed, and so rounded, as there."""
         if self._session is None:
-            session = self.compiled.session(timing=True, processes=self.processes)
+            session = self.compiled.session(timing=True, processes=self.processes, like=like)
             self.tensors: dict[str, TensorFacts] = {t["name"]: t for t in session.tensors()}
             self.inputs = [t for t in session.tensors() if t["role"] == "input"]
             # Set last: a session that is interrupted before counts as closed.

@@ -216,7 +216,7 @@ class Step(Reports, Checkpoints, CallInputs):
         program = self._compile_for(inputs)
         if program is self._live:
             return program
-        program.open()
+        program.open(self._live.session)
         self._check_state(program)
         program.session.follow(self._live.session)
         # Tensors with other shardings are given as global ones.

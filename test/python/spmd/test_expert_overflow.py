@@ -233,14 +233,20 @@ def test_groups_that_ranks_do_not_divide(tmp_path):
     assert re.search(r"m\.mlir:\d+.*4", str(caught.value)), caught.value
 
 
-def compiled(**communication):
-    """Experts of which each token chooses one, on four ranks, and their step."""
+@pytest.fixture
+def untimed(monkeypatch):
+    """Implementations of contractions, which round otherwise, do not follow from measured times."""
+    monkeypatch.setenv("CLEAVE_TUNING", "off")
+
+
+def compiled(ranks=4, launch="threads", **communication):
+    """Experts of which each token chooses one, on some ranks, and their step."""
     torch.manual_seed(3)
     model = cleave.models.mixtral(hidden=16, heads=2, layers=2, seq=8, vocab=32, ffn=16, experts=4, choices=1,
                                   dropout=0.1)
     ids = torch.zeros(8, 8, dtype=torch.int64)
-    return cleave.compile(model, (ids, ids), mesh={"ep": 4}, plan="expert", micro_batches=2, check="off", seed=7,
-                          communication=cleave.Communication(**communication))
+    return cleave.compile(model, (ids, ids), mesh={"ep": ranks}, plan="expert", micro_batches=2, check="off", seed=7,
+                          launch=launch, communication=cleave.Communication(**communication))
 
 
 def batch(number, same=False):
@@ -257,7 +263,7 @@ def bits(step):
     return state, training
 
 
-def test_a_step_grows(caplog):
+def test_a_step_grows(caplog, untimed):
     """A step without room is compiled with twice the room until it has it, and made again: after
     that, all bits are those of a step that has room for all rows from the beginning."""
     grows, worst = compiled(expert_buffer=2), compiled(expert_buffer="worst", expert_overflow="abort")
@@ -278,7 +284,7 @@ def test_a_step_grows(caplog):
     assert float(grows.evaluate(batch(9), batch(9))) == float(worst.evaluate(batch(9), batch(9)))
 
 
-def test_evaluation_grows():
+def test_evaluation_grows(untimed):
     grows, worst = compiled(expert_buffer=1), compiled(expert_buffer="worst")
     ids = batch(0, same=True)
     before = bits(grows)
@@ -286,7 +292,7 @@ def test_evaluation_grows():
     assert bits(grows) == before
 
 
-def test_a_step_that_does_not_grow_ends(caplog):
+def test_a_step_that_does_not_grow_ends(caplog, untimed):
     """And goes on with another batch, as if it had not been."""
     step, other = (compiled(expert_buffer=2, expert_overflow="abort") for _ in range(2))
     caplog.set_level(logging.WARNING, "cleave")
@@ -300,3 +306,24 @@ def test_a_step_that_does_not_grow_ends(caplog):
         assert float(step(ids, ids)) == float(other(ids, ids))
     assert bits(step) == bits(other)
     assert not caplog.records
+
+
+def _grow_as_rank(rank, port):
+    os.environ.update({"RANK": str(rank), "WORLD_SIZE": "2", "CLEAVE_PORT": port, "CLEAVE_TUNING": "off",
+                       "OMP_NUM_THREADS": "1"})
+    return steps_of(compiled(2, "processes", expert_buffer=1.75))
+
+
+def steps_of(step):
+    ids = [batch(number, same=number == 2) for number in range(5)]
+    return [float(step(own, own)) for own in ids], bits(step)
+
+
+def test_processes_grow_together(untimed):
+    """Each compiles again, and they leave what one process leaves that has room from the beginning."""
+    port = free_port()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        ranks = [pool.apply_async(_grow_as_rank, (rank, port)) for rank in range(2)]
+        outcomes = [rank.get(240) for rank in ranks]
+    expected = steps_of(compiled(2, expert_buffer="worst"))
+    assert outcomes == [expected, expected]
