@@ -89,7 +89,7 @@ private:
     return own;
   }
 
-  /// What fails here fails again, and is then said, where the plan is made.
+  /// Mistakes are made again, and then said, where the plan is made.
   bool quietly(Trial &trial, llvm::function_ref<bool()> action) const {
     ScopedDiagnosticHandler handler(
         placed.getContext(), [&](Diagnostic &diagnostic) {

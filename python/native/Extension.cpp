@@ -152,8 +152,8 @@ public:
   }
 
   /// The ranks are `processes`, or threads of this one if that is null,
-  /// whatever has started it. What contractions have in common with `like`,
-  /// if it is given, is implemented alike, and so rounds alike.
+  /// whatever has started it. Contractions that `like` has too, if it is
+  /// given, are implemented alike, and so round alike.
   std::shared_ptr<PySession> session(int threads, bool timing,
                                      PyProcesses *processes,
                                      const PySession *like) const {

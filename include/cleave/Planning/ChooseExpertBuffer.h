@@ -12,7 +12,7 @@
 
 namespace cleave {
 
-/// What `chooseExpertBuffer` found: a value of `PhaseOptions::expertBuffer`,
+/// The choice of `chooseExpertBuffer`: a value of `PhaseOptions::expertBuffer`,
 /// and the module in the phases that it was planned in with it, else null.
 struct ExpertBufferPlan {
   std::string buffer;

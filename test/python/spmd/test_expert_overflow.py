@@ -63,7 +63,7 @@ class Run:
                 self.session.write(name, np.frombuffer(value.tobytes(), np.uint8))
 
     def train(self, routing):
-        """What stopped a step, and what is there then; it counts if nothing did."""
+        """The error of a step, and the state after it; a step without one counts."""
         self.give(routing)
         error = self.session.run("train", 0, self.number)
         self.number += not error
@@ -200,7 +200,7 @@ def test_the_room_is_chosen_by_its_bytes(tmp_path):
             chosen["arena_bytes"] - chosen["other_arena_bytes"], abs=4)
         [line] = [line for line in found["decisions"] if line.startswith("rows of experts: ")]
         assert ("room for those of all ranks" if worst else "room for 2 even shares") in line
-        # What is chosen is what the option says.
+        # The choice is as the option says.
         said = report(path, "--mesh=ep=4", f"--expert-buffer={'worst' if worst else 2}")
         assert said["plan"]["arena_bytes"] == arena
         assert said["expert_buffer"]["shares"] == chosen["shares"] and said["expert_buffer"]["given"]

@@ -46,7 +46,7 @@ TEST(CheckMessage, QuotientsAreRoundedUp) {
   EXPECT_EQ(quotientText(INT64_MAX, 1), std::to_string(INT64_MAX));
 }
 
-/// What a step computes after a buffer had too few rows makes others fail.
+/// Others fail because of values computed after a buffer had too few rows.
 TEST(StepChecks, TheMostSevereIsReported) {
   CheckCommand skips, ends, room;
   skips.message = "skips";

@@ -50,7 +50,7 @@ struct CheckStatus {
   /// 0: none, else its severity (Program.h).
   int failed;
   int index;
-  /// What its message names.
+  /// The values of its message.
   long long values[4];
 };
 

@@ -178,7 +178,7 @@ private:
   void finishCollectives(llvm::ArrayRef<Step> steps, const Step *last) const;
   /// Runs the actions for a step that `last` has stopped.
   void takeBack(llvm::ArrayRef<Step> steps, const Step *last);
-  /// What to say of a run that the check `last` has ended.
+  /// The reason why a run has ended at the check `last`.
   Stop stopAt(const CheckCommand &last) const;
   /// Starts and ends a request.
   bool exchange(cleave_request *request) const;

@@ -32,7 +32,7 @@ public:
   bool passed() const { return !worst; }
   /// The one to report, or null.
   const CheckCommand *failed() const { return worst; }
-  /// What it says of rank `rank`.
+  /// Its message on rank `rank`.
   std::string message(int64_t rank) const {
     return checkMessage(worst->message, kept.data(), worst->count, rank);
   }
