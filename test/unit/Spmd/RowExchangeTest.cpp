@@ -163,16 +163,18 @@ TEST_F(RowExchanges, MoreThanTheBoundIsAnError) {
   EXPECT_FALSE(run(2, offsets, 1, 8).empty());
   EXPECT_EQ(error, "");
   EXPECT_TRUE(run(2, offsets, 1, 7).empty());
-  EXPECT_EQ(error, "check failed: layer 3: rank 1 receives 8 rows, and has "
-                   "room for 7 (--room=a few); --room=2 has room for the most "
-                   "that a rank receives");
+  EXPECT_EQ(error,
+            "check failed: -:2: layer 3: rank 1 receives 8 rows, and has "
+            "room for 7 (--room=a few); --room=2 has room for the most "
+            "that a rank receives");
   // The first position of the second group receives 3.
   error.clear();
   offsets = {{0, 1, 2}, {0, 1, 2}, {0, 2, 2}, {0, 1, 1}};
   EXPECT_TRUE(run(2, offsets, 1, 2).empty());
-  EXPECT_EQ(error, "check failed: layer 3: rank 2 receives 3 rows, and has "
-                   "room for 2 (--room=a few); --room=0.75 has room for the "
-                   "most that a rank receives");
+  EXPECT_EQ(error,
+            "check failed: -:2: layer 3: rank 2 receives 3 rows, and has "
+            "room for 2 (--room=a few); --room=0.75 has room for the "
+            "most that a rank receives");
 }
 
 /// Where checks take effect later, no position of a group sends any rows, so

@@ -141,7 +141,7 @@ TEST(CommandKernels, Check) {
       CheckCommand &c = commands[size_t(index)].check;
       c.skips = random.chance(2);
       c.room = !c.skips && random.chance(3);
-      c.count = int32_t(random.pick(0, kCheckValues));
+      c.count = int32_t(random.pick(0, 4));
       for (int i = 0; i < c.count; ++i)
         values[size_t(index)].push_back(random.pick(-9, 1 << 20));
       Memory memory;
