@@ -39,6 +39,7 @@ public:
     for (const Action &action : actions)
       numbers.push_back(
           known.try_emplace(keyOf(action), known.size()).first->second);
+    nextLike = nextWithSame(numbers);
   }
 
   /// The most micro-batches in flight at a time.
@@ -61,6 +62,8 @@ private:
   /// For each action a number, which those that differ in the micro-batch alone
   /// have in common.
   std::vector<unsigned> numbers;
+  /// For each action, the next one with its number.
+  std::vector<size_t> nextLike;
   std::vector<Repetition> regions;
 };
 } // namespace
@@ -99,7 +102,9 @@ bool PositionList::findRegions(int64_t kept) {
     any |= actions[i].microBatch >= 0;
     Repetition found = actions[i].microBatch < 0
                            ? Repetition()
-                           : repetitionFrom(i, actions.size(), kMaxBody, step);
+                           : repetitionFrom(
+                                 i, actions.size(), kMaxBody, step,
+                                 [&](size_t j) { return nextLike[j]; });
     bool large = static_cast<int64_t>(found.times) >= kept + kRemovedUnit;
     if (large)
       regions.push_back(found);

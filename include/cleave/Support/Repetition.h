@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace cleave {
 
@@ -29,13 +30,18 @@ enum class Repeated { Covered, Saved };
 /// most `longest` items; `times` is 0 where there is none. `stepBetween(i, j)`
 /// is by how much the number of item j differs from that of item i when nothing
 /// else does, otherwise 0; of items without a number, 1 where they are equal.
-template <typename F>
+/// `nextLike(i)` is the first item after i that may be like it, `count` or more
+/// where there is none.
+template <typename F, typename N>
 Repetition repetitionFrom(size_t begin, size_t count, size_t longest,
-                          F stepBetween, Repeated measure = Repeated::Covered) {
+                          F stepBetween, N nextLike,
+                          Repeated measure = Repeated::Covered) {
   Repetition best;
   size_t most = 0;
-  for (size_t length = 1; length <= longest && begin + 2 * length <= count;
-       ++length) {
+  for (size_t other = nextLike(begin);
+       other - begin <= longest && 2 * other <= count + begin;
+       other = nextLike(other)) {
+    size_t length = other - begin;
     int64_t step = stepBetween(begin, begin + length);
     if (step == 0)
       continue;
@@ -53,6 +59,30 @@ Repetition repetitionFrom(size_t begin, size_t count, size_t longest,
       break;
   }
   return best;
+}
+
+/// The same where any item may be like any other.
+template <typename F>
+Repetition repetitionFrom(size_t begin, size_t count, size_t longest,
+                          F stepBetween, Repeated measure = Repeated::Covered) {
+  return repetitionFrom(
+      begin, count, longest, stepBetween, [](size_t i) { return i + 1; },
+      measure);
+}
+
+/// For each item, the next one with the same number; their count where there is
+/// none.
+template <typename Numbers>
+std::vector<size_t> nextWithSame(const Numbers &numbers) {
+  std::vector<size_t> next(numbers.size(), numbers.size()), last;
+  for (size_t i = numbers.size(); i-- > 0;) {
+    auto number = static_cast<size_t>(numbers[i]);
+    if (number >= last.size())
+      last.resize(number + 1, numbers.size());
+    next[i] = last[number];
+    last[number] = i;
+  }
+  return next;
 }
 
 } // namespace cleave

@@ -15,21 +15,31 @@ using namespace cleave::exec;
 /// Longer bodies are not searched.
 static constexpr size_t kMaxBody = 1024;
 
-int64_t RunList::stepBetween(size_t i, size_t j) {
-  if (runs[i].getCallee() != runs[j].getCallee())
+RunList::RunList(ProgramOp program, int64_t removed)
+    : runs(program.getBody().getOps<RunOp>()), removed(removed) {
+  llvm::DenseMap<Attribute, unsigned> known;
+  for (RunOp run : runs) {
+    numbers.push_back(
+        known.try_emplace(run.getCalleeAttr(), known.size()).first->second);
+    microBatches.push_back(static_cast<int64_t>(run.getMicroBatch()));
+  }
+  nextLike = nextWithSame(numbers);
+}
+
+int64_t RunList::stepBetween(size_t i, size_t j) const {
+  if (numbers[i] != numbers[j])
     return 0;
-  return std::max<int64_t>(static_cast<int64_t>(runs[j].getMicroBatch()) -
-                               static_cast<int64_t>(runs[i].getMicroBatch()),
-                           0);
+  return std::max<int64_t>(microBatches[j] - microBatches[i], 0);
 }
 
 /// The largest repetition of the runs `first` to `last`.
 std::optional<RepeatAttr> RunList::repeatBetween(size_t first, size_t last) {
   Repetition best;
   for (size_t i = first; i <= last; ++i) {
-    Repetition found =
-        repetitionFrom(i, last + 1, kMaxBody,
-                       [&](size_t a, size_t b) { return stepBetween(a, b); });
+    Repetition found = repetitionFrom(
+        i, last + 1, kMaxBody,
+        [&](size_t a, size_t b) { return stepBetween(a, b); },
+        [&](size_t a) { return nextLike[a]; });
     if (found.times * found.length > best.times * best.length)
       best = found;
   }

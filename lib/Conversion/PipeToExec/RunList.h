@@ -21,8 +21,7 @@ using RunPlaces =
 /// The runs of a program whose schedule lacks some micro-batches.
 class RunList {
 public:
-  RunList(ProgramOp program, int64_t removed)
-      : runs(program.getBody().getOps<RunOp>()), removed(removed) {}
+  RunList(ProgramOp program, int64_t removed);
 
   /// For each repetition of the schedule, the runs to be repeated for the
   /// missing micro-batches; nothing if the runs are not regular. Sets on runs
@@ -35,10 +34,15 @@ private:
   bool setLater(const RunPlaces &places, const std::map<int32_t, size_t> &ends);
   /// By how many micro-batches run j is later than run i of the same part,
   /// otherwise 0.
-  int64_t stepBetween(size_t i, size_t j);
+  int64_t stepBetween(size_t i, size_t j) const;
 
   llvm::SmallVector<RunOp> runs;
   int64_t removed;
+  /// For each run, a number that runs of the same part have in common, its
+  /// micro-batch, and the next run of its part.
+  std::vector<unsigned> numbers;
+  std::vector<int64_t> microBatches;
+  std::vector<size_t> nextLike;
   /// For each repeated part, the end of its repetition, and its number of runs
   /// that are not written out.
   llvm::StringMap<std::pair<size_t, int64_t>> repeated;

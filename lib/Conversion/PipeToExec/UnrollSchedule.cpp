@@ -293,8 +293,9 @@ LogicalResult Positions::run() {
         PartForms::create(invoke, source.getMicroBatches());
     if (failed(forms))
       return failure();
-    parts.try_emplace(invoke, std::move(*forms));
+    parts.forms.try_emplace(invoke, std::move(*forms));
   }
+  findUses(source, map, parts);
   annotateIndexBounds(source);
   Transfers transfers(source, schedule, map, symbols);
   // With one position, the new symbols take the old name.

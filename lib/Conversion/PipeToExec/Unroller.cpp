@@ -39,7 +39,7 @@ Value Unroller::valueOf(Value value, int64_t dim, int64_t microBatch) {
 }
 
 void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
-  PartForms &forms = parts.find(invoke)->second;
+  PartForms &forms = parts.forms.find(invoke)->second;
   // The number of the pending sums that the new one completes.
   SmallVector<SmallVector<Value>> &sums = open[invoke];
   unsigned merged = 0;
@@ -108,23 +108,17 @@ void Unroller::runPart(pipe::InvokeOp invoke, int64_t microBatch) {
 // Positions
 //===----------------------------------------------------------------------===//
 
-/// An argument is held where parts read or update it; one that no part uses, at
-/// position 0; a scalar also where its value of the previous step is read.
-void Unroller::findHeld() {
+void cleave::exec::findUses(pipe::ProgramOp source,
+                            const scheduling::StageMap &map, Parts &parts) {
   llvm::StringMap<BlockArgument> named;
-  SmallVector<StringRef> names;
-  for (BlockArgument argument : source.getBody().getArguments()) {
-    auto name = source.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                    graph::kNameAttr);
-    names.push_back(name ? name.getValue() : StringRef());
-    if (name)
+  for (BlockArgument argument : source.getBody().getArguments())
+    if (auto name = source.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                        graph::kNameAttr))
       named.try_emplace(name.getValue(), argument);
-  }
-  llvm::DenseSet<Value> used;
+  parts.usedAt.resize(map.devices);
   auto use = [&](BlockArgument argument, pipe::InvokeOp invoke) {
-    used.insert(argument);
-    if (isHere(invoke))
-      held.insert(argument);
+    parts.used.insert(argument);
+    parts.usedAt[map.device(invoke.getStage())].insert(argument);
   };
   for (BlockArgument argument : source.getBody().getArguments())
     for (Operation *user : argument.getUsers())
@@ -139,16 +133,30 @@ void Unroller::findHeld() {
       if (auto it = named.find(updated.getValue()); it != named.end())
         use(it->second, invoke);
   }
-  for (BlockArgument argument : source.getBody().getArguments())
-    if (position == 0 && !used.contains(argument))
-      held.insert(argument);
   for (BlockArgument argument : source.getBody().getArguments()) {
-    StringRef name = names[argument.getArgNumber()];
-    bool here = held.contains(argument);
-    while (here && name.consume_front(graph::kPreviousPrefix))
+    auto attr = source.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                    graph::kNameAttr);
+    StringRef name = attr ? attr.getValue() : StringRef();
+    while (name.consume_front(graph::kPreviousPrefix))
       if (auto it = named.find(name); it != named.end())
-        held.insert(it->second);
+        parts.previous.push_back({argument, it->second});
   }
+  for (auto invoke : source.getBody().getOps<pipe::InvokeOp>())
+    if (updates(invoke))
+      parts.updating.insert(invoke);
+}
+
+/// An argument is held where parts read or update it; one that no part uses, at
+/// position 0; a scalar also where its value of the previous step is read.
+void Unroller::findHeld() {
+  held = parts.usedAt[position];
+  if (position == 0)
+    for (BlockArgument argument : source.getBody().getArguments())
+      if (!parts.used.contains(argument))
+        held.insert(argument);
+  for (auto [argument, current] : parts.previous)
+    if (held.contains(argument))
+      held.insert(current);
 }
 
 /// The program without its body; its results are known at the end.
@@ -240,7 +248,8 @@ checksFirst(ArrayRef<scheduling::Action> list) {
 bool Unroller::needsAgreement(pipe::InvokeOp invoke) const {
   if (source->hasAttr(pipe::kPostValidatedAttr))
     return invoke.isConditional();
-  return !source->hasAttr(pipe::kEarlyUpdateAttr) && updates(invoke);
+  return !source->hasAttr(pipe::kEarlyUpdateAttr) &&
+         parts.updating.contains(invoke);
 }
 
 /// Positions agree before the first update of each whether the step continues.
@@ -271,9 +280,9 @@ void Unroller::updatesLast(SmallVector<scheduling::Action> &actions,
 }
 
 /// Whether a step may stop before or in a part that runs once.
-static bool mayStop(pipe::InvokeOp invoke, const SymbolTable &symbols) {
+bool Unroller::mayStop(pipe::InvokeOp invoke) const {
   auto part = symbols.lookup<func::FuncOp>(invoke.getCallee());
-  return updates(invoke) ||
+  return parts.updating.contains(invoke) ||
          part.walk([](graph::CheckOp) { return WalkResult::interrupt(); })
              .wasInterrupted();
 }
@@ -305,7 +314,7 @@ LogicalResult Unroller::runActions(ArrayRef<scheduling::Action> actions,
         source->hasAttr(pipe::kPostValidatedAttr) && updatesFirst(invoke);
     // A stopped step leaves no transfer in flight; other parts that run once,
     // such as a reduction, overlap with transfers.
-    if (invoke.getOnce() && !optimistic && mayStop(invoke, symbols)) {
+    if (invoke.getOnce() && !optimistic && mayStop(invoke)) {
       finishReceives(receiving.size());
       finishSends();
     }
@@ -316,7 +325,7 @@ LogicalResult Unroller::runActions(ArrayRef<scheduling::Action> actions,
     // If updates of the step before come first, a step stops behind its own
     // writes, such as those of buffers.
     bool undone = source->hasAttr(pipe::kEarlyUpdateAttr) && stops > 0 &&
-                  invoke.getPart() == "U" && updates(invoke);
+                  invoke.getPart() == "U" && parts.updating.contains(invoke);
     SmallVector<std::pair<Value, Value>> copied;
     if (optimistic || undone)
       copied = keepOld(invoke);

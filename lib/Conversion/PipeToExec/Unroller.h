@@ -20,8 +20,24 @@ bool updates(pipe::InvokeOp invoke);
 /// Whether it updates a value that another part may update again.
 bool updatesFirst(pipe::InvokeOp invoke);
 
-/// Parts of a program, by invocation.
-using Parts = llvm::DenseMap<mlir::Operation *, PartForms>;
+/// What programs of all positions have in common.
+struct Parts {
+  /// By invocation.
+  llvm::DenseMap<mlir::Operation *, PartForms> forms;
+  /// The invocations that update a value of the program for good.
+  llvm::DenseSet<mlir::Operation *> updating;
+  /// Arguments of the source that any position uses, and those that each one
+  /// uses.
+  llvm::DenseSet<mlir::Value> used;
+  std::vector<llvm::DenseSet<mlir::Value>> usedAt;
+  /// Arguments that are values of the previous step, each with the one it is
+  /// of.
+  llvm::SmallVector<std::pair<mlir::Value, mlir::Value>> previous;
+};
+
+/// Finds which parts update and which arguments are used where.
+void findUses(pipe::ProgramOp source, const scheduling::StageMap &map,
+              Parts &parts);
 
 /// Unrolls what one position of the pipeline runs.
 class Unroller {
@@ -70,6 +86,7 @@ private:
                    llvm::SmallVector<Place> &places);
   void noteRuns(const Place &place);
   bool needsAgreement(pipe::InvokeOp invoke) const;
+  bool mayStop(pipe::InvokeOp invoke) const;
   mlir::LogicalResult planVersions(llvm::ArrayRef<scheduling::Action> actions);
 
   mlir::DictionaryAttr attributesOr(mlir::DictionaryAttr known) {

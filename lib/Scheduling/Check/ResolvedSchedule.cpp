@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Scheduling/Check/ResolvedSchedule.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace cleave::scheduling;
@@ -143,12 +144,12 @@ void ResolvedSchedule::needLastOnly() {
 
 bool ResolvedSchedule::pairTransfers(Violation &error) {
   using Key = std::tuple<int, int64_t, int64_t>;
-  std::map<Key, int> ends[2];
+  llvm::DenseMap<Key, int> ends[2];
   auto key = [&](int n) {
     return Key(nodes[n].part, nodes[n].microBatch, nodes[n].action->to);
   };
   // Values sent to a position are available to all its stages.
-  std::map<Key, int> devices[2];
+  llvm::DenseMap<Key, int> devices[2];
   for (int n = 0, e = nodes.size(); n < e; ++n) {
     if (nodes[n].kind == Action::Kind::Run)
       continue;
@@ -172,13 +173,18 @@ bool ResolvedSchedule::pairTransfers(Violation &error) {
       return false;
     }
   }
-  for (int side = 0; side < 2; ++side)
+  for (int side = 0; side < 2; ++side) {
+    // The first one without a partner by part, micro-batch and stage.
+    std::map<Key, int> alone;
     for (auto [key, n] : ends[side]) {
       auto other = ends[!side].find(key);
-      if (other != ends[!side].end()) {
+      if (other != ends[!side].end())
         nodes[n].partner = other->second;
-        continue;
-      }
+      else
+        alone[key] = n;
+    }
+    if (!alone.empty()) {
+      int n = alone.begin()->second;
       const Action &action = *nodes[n].action;
       Action wanted =
           side ? action.run().send(action.to) : action.run().receive(action.to);
@@ -190,6 +196,7 @@ bool ResolvedSchedule::pairTransfers(Violation &error) {
                {ref(n)}};
       return false;
     }
+  }
   return true;
 }
 
