@@ -44,12 +44,12 @@ cleave::parameterNames(const PredictedSchedule &known) {
 }
 
 llvm::DenseMap<Value, std::string>
-cleave::madeOfParameters(const PredictedSchedule &known, InvokeOp invoke) {
+cleave::madeOfParameters(const llvm::DenseMap<Value, StringRef> &names,
+                         InvokeOp invoke) {
   llvm::DenseMap<Value, std::string> made;
   func::FuncOp function = invoke.getPartFunction();
   if (!function || function.isExternal())
     return made;
-  llvm::DenseMap<Value, StringRef> names = parameterNames(known);
   // Values that another part has gathered once still depend on parameters.
   std::map<Operation *, llvm::DenseMap<Value, std::string>> others;
   for (auto [argument, input] :
@@ -61,7 +61,7 @@ cleave::madeOfParameters(const PredictedSchedule &known, InvokeOp invoke) {
       continue;
     auto [other, fresh] = others.try_emplace(from);
     if (fresh)
-      other->second = madeOfParameters(known, from);
+      other->second = madeOfParameters(names, from);
     Value given = from.getPartFunction().front().getTerminator()->getOperand(
         cast<OpResult>(input).getResultNumber());
     if (auto it = other->second.find(given); it != other->second.end())
@@ -72,11 +72,11 @@ cleave::madeOfParameters(const PredictedSchedule &known, InvokeOp invoke) {
         !llvm::all_of(op.getOperands(),
                       [&](Value value) { return made.count(value); }))
       continue;
-    std::string names;
+    std::string together;
     for (Value operand : op.getOperands())
-      names += (names.empty() ? "" : ", ") + made[operand];
+      together += (together.empty() ? "" : ", ") + made[operand];
     for (Value result : op.getResults())
-      made[result] = names;
+      made[result] = together;
   }
   return made;
 }
@@ -115,6 +115,7 @@ json::Object cleave::describeGathers(const PredictedSchedule &known) {
   int64_t number = 0, numberInFront = 0;
   AxesBytes axes;
   std::set<std::tuple<int64_t, std::string, const void *, const void *>> seen;
+  llvm::DenseMap<Value, StringRef> names = parameterNames(known);
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     // Parts that run once count if parts of micro-batches read their results.
     InvokeOp run = invoke;
@@ -123,7 +124,7 @@ json::Object cleave::describeGathers(const PredictedSchedule &known) {
           return reader && !reader.getOnce();
         }))
       continue;
-    llvm::DenseMap<Value, std::string> made = madeOfParameters(known, run);
+    llvm::DenseMap<Value, std::string> made = madeOfParameters(names, run);
     if (made.empty())
       continue;
     Block &body = run.getPartFunction().getBody().front();

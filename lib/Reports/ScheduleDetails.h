@@ -24,8 +24,10 @@ parameterNames(const pipe::PredictedSchedule &known);
 
 /// Maps the values of a part that depend on parameters alone, such as gathered
 /// parameters, to the names of these parameters; empty if the part has no body.
+/// `names` are those of `parameterNames`.
 llvm::DenseMap<mlir::Value, std::string>
-madeOfParameters(const pipe::PredictedSchedule &known, pipe::InvokeOp invoke);
+madeOfParameters(const llvm::DenseMap<mlir::Value, llvm::StringRef> &names,
+                 pipe::InvokeOp invoke);
 
 /// Describes the gathers of sharded parameters: the bytes that the program
 /// sends, and those that it would send and hold if each parameter were gathered

@@ -19,11 +19,12 @@ namespace json = llvm::json;
 /// The first op of the stage's forward that reads a parameter: the name of the
 /// parameter and the line of the op.
 static json::Object describeBegin(const PredictedSchedule &known,
+                                  const llvm::DenseMap<Value, StringRef> &names,
                                   int64_t stage) {
   for (auto [part, invoke] : llvm::zip_equal(known.parts, known.invokes)) {
     if (part.stage != stage || part.name != "F")
       continue;
-    llvm::DenseMap<Value, std::string> made = madeOfParameters(known, invoke);
+    llvm::DenseMap<Value, std::string> made = madeOfParameters(names, invoke);
     if (made.empty())
       continue;
     func::FuncOp function = InvokeOp(invoke).getPartFunction();
@@ -106,10 +107,11 @@ static json::Object describe(const PredictedSchedule &known) {
   // An array that grows copies its values.
   stages.reserve(facts.stages.size());
   positions.reserve(facts.positions.size());
+  llvm::DenseMap<Value, StringRef> names = parameterNames(known);
   for (auto [number, stage] : llvm::enumerate(facts.stages)) {
     json::Object own = describeStage(stage);
     own["stage"] = static_cast<int64_t>(number);
-    own["begins"] = describeBegin(known, static_cast<int64_t>(number));
+    own["begins"] = describeBegin(known, names, static_cast<int64_t>(number));
     stages.push_back(std::move(own));
   }
   for (auto [number, position] : llvm::enumerate(facts.positions)) {

@@ -23,6 +23,7 @@
 #include "cleave/Executable/Format/ShardLayout.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
+#include <deque>
 #include <map>
 #include <numeric>
 #include <set>
@@ -57,8 +58,8 @@ struct Simulated {
   std::vector<Event> events;
   size_t next = 0;
   std::vector<bool> done;
-  /// Started and not done, by stream; none are empty.
-  std::map<const Ranks *, std::vector<size_t>, BeforeRanks> streams;
+  /// Started and not done, by stream.
+  llvm::DenseMap<const Ranks *, std::deque<size_t>> streams;
 };
 
 } // namespace
@@ -179,8 +180,8 @@ private:
                  std::pair<const Ranks *, const Ranks *>>
       met;
   std::vector<Event> events;
-  std::map<int32_t, size_t> underWay;
-  std::map<std::pair<int32_t, int32_t>, size_t> transfers;
+  llvm::DenseMap<int32_t, size_t> underWay;
+  llvm::DenseMap<std::pair<int32_t, int32_t>, size_t> transfers;
 };
 } // namespace
 
@@ -194,51 +195,90 @@ static std::string describe(const Event &event) {
   return "the " + what + " of part '" + event.part->name + "'" + label;
 }
 
-static std::string simulate(std::vector<Simulated> &ranks,
-                            const std::string &who) {
-  auto headOf = [](Simulated &rank, const Ranks *stream) -> const Event * {
+namespace {
+/// Runs the events of all ranks as far as they come. The order in which ranks
+/// go on does not matter: each follows the order of its table, and what is
+/// possible stays so until it is done.
+class Simulator {
+public:
+  explicit Simulator(std::vector<Simulated> &ranks) : ranks(ranks) {}
+
+  void run() {
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      awake.push_back(rank);
+    while (!awake.empty()) {
+      size_t rank = awake.back();
+      awake.pop_back();
+      goOn(rank);
+    }
+  }
+
+  /// The event that a rank is at on a stream; null if there is none.
+  static const Event *headOf(const Simulated &rank, const Ranks *stream) {
     auto it = rank.streams.find(stream);
-    return it == rank.streams.end() ? nullptr
-                                    : &rank.events[it->second.front()];
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (Simulated &rank : ranks) {
-      while (rank.next < rank.events.size()) {
-        const Event &event = rank.events[rank.next];
-        if (event.ends && !rank.done[event.start])
-          break;
-        if (!event.ends)
-          rank.streams[event.stream].push_back(rank.next);
-        ++rank.next;
-        moved = true;
-      }
-      for (auto it = rank.streams.begin(); it != rank.streams.end();) {
-        // What is done may be the last of its stream.
-        const Ranks *stream = it->first;
-        const Event *first = &rank.events[it->second.front()];
-        ++it;
-        if (!llvm::all_of(*first->group, [&](int32_t member) {
-              const Event *other =
-                  headOf(ranks[static_cast<size_t>(member)], stream);
-              return other && other->group == first->group;
-            }))
-          continue;
-        for (int32_t member : *first->group) {
-          Simulated &other = ranks[static_cast<size_t>(member)];
-          auto own = other.streams.find(stream);
-          other.done[own->second.front()] = true;
-          own->second.erase(own->second.begin());
-          if (own->second.empty())
-            other.streams.erase(own);
-        }
-        moved = true;
+    return it == rank.streams.end() || it->second.empty()
+               ? nullptr
+               : &rank.events[it->second.front()];
+  }
+
+private:
+  /// Starts what a rank starts before it waits for what is not done.
+  void goOn(size_t number) {
+    Simulated &rank = ranks[number];
+    while (rank.next < rank.events.size()) {
+      const Event &event = rank.events[rank.next];
+      if (event.ends && !rank.done[event.start])
+        return;
+      size_t own = rank.next++;
+      if (event.ends)
+        continue;
+      std::deque<size_t> &stream = rank.streams[event.stream];
+      stream.push_back(own);
+      if (stream.size() == 1)
+        complete(number, event.stream);
+    }
+  }
+
+  /// Does what the rank is at on the stream while all members are at it.
+  void complete(size_t number, const Ranks *stream) {
+    std::vector<size_t> left{number};
+    while (!left.empty()) {
+      const Event *first = headOf(ranks[left.back()], stream);
+      left.pop_back();
+      if (!first || !llvm::all_of(*first->group, [&](int32_t member) {
+            const Event *other =
+                headOf(ranks[static_cast<size_t>(member)], stream);
+            return other && other->group == first->group;
+          }))
+        continue;
+      for (int32_t member : *first->group) {
+        Simulated &other = ranks[static_cast<size_t>(member)];
+        std::deque<size_t> &waiting = other.streams.find(stream)->second;
+        other.done[waiting.front()] = true;
+        waiting.pop_front();
+        left.push_back(static_cast<size_t>(member));
+        awake.push_back(static_cast<size_t>(member));
       }
     }
   }
+
+  std::vector<Simulated> &ranks;
+  /// Those that may go on.
+  std::vector<size_t> awake;
+};
+} // namespace
+
+static std::string simulate(std::vector<Simulated> &ranks,
+                            const std::string &who) {
+  Simulator(ranks).run();
+  auto headOf = Simulator::headOf;
   // What the first rank waits for, and what another one waits for instead.
   for (auto [number, rank] : llvm::enumerate(ranks)) {
-    for (auto &[stream, waiting] : rank.streams) {
+    std::map<const Ranks *, std::deque<size_t>, BeforeRanks> pending;
+    for (auto &[stream, waiting] : rank.streams)
+      if (!waiting.empty())
+        pending[stream] = waiting;
+    for (auto &[stream, waiting] : pending) {
       const Event &own = rank.events[waiting.front()];
       for (int32_t member : *own.group) {
         Simulated &other = ranks[static_cast<size_t>(member)];
