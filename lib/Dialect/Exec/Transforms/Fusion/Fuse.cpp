@@ -8,6 +8,7 @@
 #include "../Memory/PartMemory.h"
 #include "FuseGroups.h"
 #include "cleave/Dialect/Exec/IR/Views.h"
+#include "cleave/Dialect/Exec/Transforms/AlikeParts.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Support/PassCounts.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -182,8 +183,13 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
            });
   }
 
+  /// Launches of kernels, and the ops that they compute.
+  struct Fused {
+    uint64_t launches = 0, ops = 0;
+  };
+
   LogicalResult fuse(func::FuncOp func, SymbolTable &symbols,
-                     llvm::StringMap<KernelOp> &known) {
+                     llvm::StringMap<KernelOp> &known, Fused &fused) {
     Block &block = func.getBody().front();
     if (failed(prepare(block)) || failed(writeInPlace(block)))
       return failure();
@@ -220,8 +226,8 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
       if (failed(buildKernel(nodes, group, groupsOf, target, builder, symbols,
                              known)))
         return failure();
-      ++kernelLaunches;
-      fusedGraphOps += group.nodes.size();
+      ++fused.launches;
+      fused.ops += group.nodes.size();
       LLVM_DEBUG({
         llvm::dbgs() << "@" << func.getSymName() << ": one kernel of";
         for (unsigned node : group.nodes)
@@ -247,9 +253,23 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
     ModuleOp module = getOperation();
     SymbolTable symbols(module);
     llvm::StringMap<KernelOp> known;
-    for (auto func : llvm::make_early_inc_range(module.getOps<func::FuncOp>()))
-      if (!func.isDeclaration() && failed(fuse(func, symbols, known)))
+    SmallVector<func::FuncOp> parts(module.getOps<func::FuncOp>());
+    AlikeParts alike(parts);
+    DenseMap<Operation *, Fused> fused;
+    for (func::FuncOp part : parts) {
+      if (part.isDeclaration())
+        continue;
+      func::FuncOp like = alike.firstLike(part);
+      if (like != part) {
+        alike.copyBodyTo(part);
+        LLVM_DEBUG(llvm::dbgs() << "@" << part.getSymName() << ": as @"
+                                << like.getSymName() << "\n");
+      } else if (failed(fuse(part, symbols, known, fused[part]))) {
         return signalPassFailure();
+      }
+      kernelLaunches += fused[like].launches;
+      fusedGraphOps += fused[like].ops;
+    }
     fusedKernels += known.size();
   }
 };

@@ -83,13 +83,22 @@ void ProgramMemory::markSaved() {
 // The peak
 //===----------------------------------------------------------------------===//
 
+/// The name of the scratch memory of `op`.
+static std::string nameOfScratch(Operation *op) {
+  std::string line = sourceLine(op->getLoc());
+  return op->getName().getStringRef().str() + " scratch" +
+         (line.empty() ? line : " at " + line);
+}
+
 std::vector<LiveItem> ProgramMemory::liveAtPeak() const {
   int64_t when = 0;
   maxLive(intervals, &when);
   std::vector<LiveItem> live;
-  for (auto [i, interval] : llvm::enumerate(intervals))
+  for (auto [item, interval] : llvm::zip_equal(items, intervals))
     if (interval.begin <= when && when <= interval.end)
-      live.push_back(items[i]);
+      live.push_back({item.bytes, item.kind,
+                      item.scratchOf ? nameOfScratch(item.scratchOf)
+                                     : nameOf(item.value)});
   llvm::sort(live, [](const LiveItem &a, const LiveItem &b) {
     return std::pair(-a.bytes, a.name) < std::pair(-b.bytes, b.name);
   });

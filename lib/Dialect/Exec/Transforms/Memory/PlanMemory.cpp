@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ProgramMemory.h"
+#include "cleave/Dialect/Exec/Transforms/AlikeParts.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphDialect.h"
@@ -166,12 +167,21 @@ struct PlanMemory : exec::impl::PlanMemoryBase<PlanMemory> {
     if (failed(dying))
       return failure();
     ScratchMemory scratch(getOperation(), threads);
+    SmallVector<func::FuncOp> run;
+    for (auto &entry : *dying)
+      run.push_back(parts.functions.lookup(entry.getKey()));
+    AlikeParts alike(run);
     for (auto &entry : *dying) {
       func::FuncOp part = parts.functions.lookup(entry.getKey());
-      if (failed(checkTier(part)) || failed(settleResults(part)) ||
-          failed(orderCommands(part, entry.second, scratch)))
-        return failure();
-      prefetch(part, prefetchBytes);
+      func::FuncOp like = alike.firstLike(part);
+      if (like != part && dying->lookup(like.getName()) == entry.second) {
+        alike.copyBodyTo(part);
+      } else {
+        if (failed(checkTier(part)) || failed(settleResults(part)) ||
+            failed(orderCommands(part, entry.second, scratch)))
+          return failure();
+        prefetch(part, prefetchBytes);
+      }
       parts.memories[entry.getKey()] =
           assignBuffers(part, commandsOf(part), entry.second, scratch);
     }

@@ -173,13 +173,6 @@ std::string ProgramMemory::nameOf(Value value) const {
   return text;
 }
 
-/// The name of the scratch memory of `op`.
-static std::string nameOfScratch(Operation *op) {
-  std::string line = sourceLine(op->getLoc());
-  return op->getName().getStringRef().str() + " scratch" +
-         (line.empty() ? line : " at " + line);
-}
-
 std::vector<int64_t> ProgramMemory::startActions(int64_t &time) {
   // Time counts the commands of representative actions.
   time = 0;
@@ -273,9 +266,8 @@ std::vector<std::pair<unsigned, unsigned>> ProgramMemory::addInternal() {
       intervals.push_back(
           {start[a] + buffer.first, start[a] + buffer.last, buffer.bytes});
       owners.push_back({a, b});
-      items.push_back({buffer.bytes, kindOf(buffer),
-                       buffer.scratchOf ? nameOfScratch(buffer.scratchOf)
-                                        : nameOf(buffer.value)});
+      items.push_back(
+          {buffer.bytes, kindOf(buffer), buffer.value, buffer.scratchOf});
     }
   }
   return owners;
@@ -333,7 +325,7 @@ void ProgramMemory::packBuffers(Packings &packings) {
     }
     packedRoots.push_back(root);
     intervals.push_back(buffer.life);
-    items.push_back({buffer.bytes, kindOf(buffer), nameOf(buffer.value)});
+    items.push_back({buffer.bytes, kindOf(buffer), buffer.value, nullptr});
   }
   std::vector<std::pair<unsigned, unsigned>> owners = addInternal();
   packing = packings.pack(intervals);

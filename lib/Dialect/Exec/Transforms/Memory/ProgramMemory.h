@@ -75,7 +75,7 @@ struct ProgramBuffer {
 MemoryKind kindOf(const ProgramBuffer &buffer);
 MemoryKind kindOf(const PartBuffer &buffer);
 
-/// A buffer that the packing places.
+/// A buffer that is in use at the peak.
 struct LiveItem {
   int64_t bytes;
   MemoryKind kind;
@@ -159,7 +159,16 @@ private:
   std::vector<std::vector<int64_t>> internal;
   Packing packing, tierPacking;
   std::vector<Interval> intervals;
-  std::vector<LiveItem> items;
+  /// A buffer that the packing places: of a value, or the scratch memory of an
+  /// op.
+  struct Item {
+    int64_t bytes;
+    MemoryKind kind;
+    mlir::Value value;
+    mlir::Operation *scratchOf;
+  };
+  /// Of each interval.
+  std::vector<Item> items;
 };
 
 } // namespace cleave::exec
