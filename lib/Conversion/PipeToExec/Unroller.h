@@ -20,7 +20,7 @@ bool updates(pipe::InvokeOp invoke);
 /// Whether it updates a value that another part may update again.
 bool updatesFirst(pipe::InvokeOp invoke);
 
-/// What programs of all positions have in common.
+/// Facts that programs of all positions have in common.
 struct Parts {
   /// By invocation.
   llvm::DenseMap<mlir::Operation *, PartForms> forms;
