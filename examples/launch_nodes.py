@@ -21,6 +21,7 @@ FEATURES, CLASSES = 8, 3
 
 #: Rows of the training data, or those that are held out.
 QUERY = "SELECT id, x, y FROM rows WHERE held_out = ?"
+BUILDING = threading.Lock()
 
 
 def write_rows(path, trained, held_out):
@@ -97,9 +98,11 @@ class Store:
 
 def build():
     """The model, with the same weights wherever it is built."""
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 32), torch.nn.Tanh(),
-                               torch.nn.Linear(32, CLASSES))
+    # Nodes that are threads share the random numbers of their process.
+    with BUILDING:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(FEATURES, 32), torch.nn.Tanh(),
+                                   torch.nn.Linear(32, CLASSES))
 
 
 class Trainer:

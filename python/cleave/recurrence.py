@@ -138,10 +138,11 @@ def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, b
     """Returns the outputs [b, a, l, v] of states [a, k, v], where at each position `state =
     exp(decay) * state`, then `state = state + key * (beta * (value - key * state))` and `output =
     query * state`; and the last state, [b, a, k, v]. (Yang et al., Gated Delta Networks, arXiv
-    2412.06464, section 3.3.)
+    2412.06464, section 3.3. With a decay of each row of the state: Kimi Linear, arXiv 2510.26692,
+    section 3.)
 
-    `query`, `key`: [b, a, l, k]; `value`: [b, a, l, v]; `decay`, `beta`: [b, a, l]. `chunk` is a
-    power of two. Within a chunk all updates are one matmul with the inverse of a triangular
+    `query`, `key`: [b, a, l, k]; `value`: [b, a, l, v]; `beta`: [b, a, l]; `decay`: [b, a, l] or
+    [b, a, l, k]. `chunk` is a power of two. Within a chunk all updates are one matmul with the inverse of a triangular
     matrix; from chunk to chunk the state is multiplied by a matrix, and one is added.
     """
     batch, heads, length, width = value.shape
@@ -155,22 +156,30 @@ def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, b
         y = F.pad(y, (0,) * (2 * (y.dim() - 3)) + (0, rest)) if rest else y
         return y.reshape(batch, heads, count, chunk, *y.shape[3:])
 
+    decay = decay if decay.dim() == key.dim() else decay[..., None]
     query, key, value, decay, beta = (chunks(y) for y in (query, key, value, decay, beta[..., None]))
-    left = decay.cumsum(-1)
-    between = (left[..., :, None] - left[..., None, :]).masked_fill(
-        ~_until(chunk, value.device), -math.inf).exp()
+    # Logarithms of what is left at a position of the state before the chunk, [.., l, k or 1], and at
+    # a position of what another one added, [.., l, l, k or 1].
+    left = decay.cumsum(-2)
+    between = (left[..., :, None, :] - left[..., None, :, :]).masked_fill(
+        ~_until(chunk, value.device)[..., None], -math.inf).exp()
+
+    def scores(x, y):
+        if between.shape[-1] == 1:
+            return x @ y.transpose(-1, -2) * between[..., 0]
+        return (x[..., :, None, :] * y[..., None, :, :] * between).sum(-1)
+
     weighted = key * beta
-    solved = unit_lower_inverse(weighted @ key.transpose(-1, -2) * between)
+    solved = unit_lower_inverse(scores(weighted, key))
     fresh = solved @ (value * beta)
-    seen = solved @ (weighted * left.exp()[..., None])
+    seen = solved @ (weighted * left.exp())
     # The sum that a chunk adds to the state, and the matrix of the part that it removes.
-    last = left[..., -1:]
-    kept = (key * (last - left).exp()[..., None]).transpose(-1, -2)
+    last = left[..., -1:, :]
+    kept = (key * (last - left).exp()).transpose(-1, -2)
     added, removed = kept @ fresh, kept @ seen
     eye = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
-    before, after = _matrix_scan(last.exp()[..., None] * eye - removed, added, blocks)
-    scores = query @ key.transpose(-1, -2) * between
-    result = (query * left.exp()[..., None]) @ before + scores @ (fresh - seen @ before)
+    before, after = _matrix_scan(last.exp() * eye - removed, added, blocks)
+    result = (query * left.exp()) @ before + scores(query, key) @ (fresh - seen @ before)
     return result.reshape(batch, heads, -1, width)[:, :, :length], after
 
 

@@ -42,11 +42,12 @@ _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ')
 #: The folder of torch.
 LIBRARY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_EXPERTS = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "moe.py")
+_LAYERS = tuple(os.path.join(os.path.dirname(os.path.dirname(_HERE)), name)
+                for name in ("moe.py", "recurrence.py"))
 _IMPORTS = os.path.dirname(importlib.__file__) + os.sep
 _CONTEXTS = contextlib.__file__
 #: How the files begin that no operator is said to be from.
-PASSED = (LIBRARY, _HERE, _EXPERTS, "<eval_with_key>")
+PASSED = (LIBRARY, _HERE, *_LAYERS, "<eval_with_key>")
 
 
 def location_of(node: torch.fx.Node) -> tuple[str, int, int] | None:

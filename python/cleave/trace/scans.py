@@ -119,7 +119,8 @@ def _chunked(hidden_states, dt, A, B, C, chunk_size, D=None, dt_bias=None, initi
 
 def _gated_delta(query, key, value, g, beta, chunk_size=64, initial_state=None,
                  output_final_state=False, use_qk_l2norm_in_kernel=False, **others):
-    """The gated delta rule: [b, l, a, v] of a state [a, k, v] at each position."""
+    """The gated delta rule: [b, l, a, v] of a state [a, k, v] at each position, which decays as a
+    whole or by rows."""
     if _given(others) or initial_state is not None or chunk_size & (chunk_size - 1):
         return None
     dtype, shared = query.dtype, value.shape[2] // key.shape[2]
@@ -134,6 +135,13 @@ def _gated_delta(query, key, value, g, beta, chunk_size=64, initial_state=None,
     result, last = recurrence.gated_delta_rule(query * query.shape[-1] ** -0.5, key, value, decay,
                                                beta, chunk_size)
     return result.transpose(1, 2).to(dtype), last if output_final_state else None
+
+
+def _kimi_delta(query, key, value, g, beta, chunk_size=64, initial_state=None,
+                output_final_state=False, use_qk_l2norm_in_kernel=False, **others):
+    """The same with a decay of each row of the state: `g` is [b, l, a, k]."""
+    return _gated_delta(query, key, value, g, beta, chunk_size, initial_state, output_final_state,
+                        use_qk_l2norm_in_kernel, **others)
 
 
 def _steps(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
@@ -164,13 +172,22 @@ def _draw_gated_delta(normal, length: int) -> dict[str, Any]:
                 use_qk_l2norm_in_kernel=True)
 
 
+def _draw_kimi_delta(normal, length: int) -> dict[str, Any]:
+    return dict(query=normal(2, length, 4, 3), key=normal(2, length, 4, 3),
+                value=normal(2, length, 4, 5), g=-normal(2, length, 4, 3).exp(),
+                beta=normal(2, length, 4).sigmoid(), chunk_size=4, output_final_state=True,
+                use_qk_l2norm_in_kernel=True)
+
+
 #: The library's functions by name. Models that share a layer each have a copy of it.
 _SCANS: dict[str, Callable] = {
     "mamba_selective_scan": _selective,
     "mamba2_chunk_scan": _chunked,
     "torch_chunk_gated_delta_rule": _gated_delta,
+    "chunk_kimi_delta_attention": _kimi_delta,
 }
 
 #: Random arguments of each, of a length.
 _DRAWS: dict[Callable, Callable] = {
-    _selective: _draw_selective, _chunked: _draw_chunked, _gated_delta: _draw_gated_delta}
+    _selective: _draw_selective, _chunked: _draw_chunked, _gated_delta: _draw_gated_delta,
+    _kimi_delta: _draw_kimi_delta}

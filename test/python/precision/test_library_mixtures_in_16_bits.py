@@ -49,7 +49,7 @@ def batch(family):
     model = copy.deepcopy(build(family)).double()
     count = model.config.num_experts_per_tok
     for seed in range(1000):
-        ids = torch.randint(0, 96, (2, 8), generator=torch.Generator().manual_seed(seed))
+        ids = torch.randint(0, 96, (4, 4), generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
             scores = model(ids, output_router_logits=True).router_logits
         leads = [row[:, count - 1] - row[:, count]

@@ -18,11 +18,12 @@ from cleave import recurrence
 from cleave.trace import scans
 from trace_support import check, count
 
-SELECTIVE, CHUNKED, DELTA = scans._SCANS
+SELECTIVE, CHUNKED, DELTA, KIMI = scans._SCANS
 
 FUNCTIONS = [("mamba", SELECTIVE), ("falcon_mamba", SELECTIVE), ("jamba", SELECTIVE),
              ("mamba2", CHUNKED), ("bamba", CHUNKED), ("nemotron_h", CHUNKED),
-             ("qwen3_next", DELTA), ("olmo_hybrid", DELTA), ("qwen3_5", DELTA)]
+             ("qwen3_next", DELTA), ("olmo_hybrid", DELTA), ("qwen3_5", DELTA),
+             ("bailing_hybrid", KIMI), ("kimi_linear", KIMI), ("glm5_next", KIMI)]
 
 
 class WideTorch:
@@ -82,21 +83,24 @@ def by_position(query, key, value, decay, beta):
     """The gated delta rule as its paper writes it (arXiv 2412.06464, equation 10)."""
     state, outputs = torch.zeros(*key.shape[:2], key.shape[-1], value.shape[-1], dtype=key.dtype), []
     for q, k, v, g, b in zip(*(x.unbind(2) for x in (query, key, value, decay, beta))):
-        state = state * g[..., None, None].exp()
+        state = state * g.reshape(*g.shape[:2], -1, 1).exp()
         new = (v - torch.einsum("bak,bakv->bav", k, state)) * b[..., None]
         state = state + k[..., None] * new[..., None, :]
         outputs.append(torch.einsum("bak,bakv->bav", q, state))
     return torch.stack(outputs, 2), state
 
 
+@pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize("length, chunk", [(1, 1), (3, 2), (8, 2), (17, 2), (17, 4), (33, 1), (64, 4),
                                            (70, 2)])
-def test_gated_delta_rule_by_position(length, chunk):
-    """Values and gradients, where chunks are in one block and in several, whole and not."""
+def test_gated_delta_rule_by_position(length, chunk, rows):
+    """Values and gradients, where chunks are in one block and in several, whole and not; the state
+    decays as a whole, or by rows (Kimi Linear)."""
     generator = torch.Generator().manual_seed(length)
     draw = lambda *shape: torch.randn(2, 3, length, *shape, generator=generator,  # noqa: E731
                                       dtype=torch.float64)
-    inputs = [draw(4) / 2, draw(4) / 2, draw(5), -draw().abs(), draw().sigmoid()]
+    inputs = [draw(4) / 2, draw(4) / 2, draw(5), -draw(*([4] if rows else [])).abs(),
+              draw().sigmoid()]
     for x in inputs:
         x.requires_grad_()
     results = []
