@@ -80,9 +80,8 @@ void cleave::settleTarget(CompileOptions &own) {
   }
   own.phases.wideAttention = !own.traits().isGpu();
   own.phases.recompute = own.phases.recomputePolicy().str();
-  // Buckets would join the chunks again. Those of the machine's choice have
-  // less than a chunk.
-  if (own.phases.collectiveChunks > 1 && own.bucketBytes >= 0)
+  // Buckets would join the chunks again.
+  if (own.phases.collectiveChunks > 1)
     own.phases.collectiveChunkBytes =
-        std::max(own.phases.collectiveChunkBytes, own.bucketBytes + 1);
+        std::max(own.phases.collectiveChunkBytes, *own.fixedBucketBytes() + 1);
 }

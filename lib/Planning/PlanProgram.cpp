@@ -77,14 +77,10 @@ FailureOr<PlannedProgram> cleave::planProgram(ModuleOp module,
   auto machine = machines::MachineModel::parse(options.phases.machine, error);
   if (!machine)
     return module.emitError() << error;
+  std::optional<int64_t> fixed = options.fixedBucketBytes();
   auto bucketBytes = [&](double bytes) {
-    if (options.bucketBytes >= 0)
-      return options.bucketBytes;
-    auto best =
-        static_cast<int64_t>(std::min(machine->bucketBytes(bytes), bytes));
-    return options.phases.collectiveChunks > 1
-               ? std::min(best, options.phases.collectiveChunkBytes - 1)
-               : best;
+    return fixed.value_or(
+        static_cast<int64_t>(std::min(machine->bucketBytes(bytes), bytes)));
   };
   FinalizeOptions finalize = finalizeOptions(options, *target);
   finalize.libraryBytes = libraryBytes;

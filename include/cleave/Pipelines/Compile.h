@@ -62,6 +62,13 @@ struct CompileOptions {
   /// Up to so many bytes of reductions and gathers are merged; -1:
   /// as many as take the least time on the machine.
   int64_t bucketBytes = -1;
+  /// That limit where it does not depend on the program: the size of chunks of
+  /// activations is chosen before there is one.
+  std::optional<int64_t> fixedBucketBytes() const {
+    if (bucketBytes < 0 && phases.collectiveChunks <= 1)
+      return std::nullopt;
+    return bucketBytes < 0 ? int64_t(1) << 20 : bucketBytes;
+  }
   /// The GPU that a step is predicted for (see Planning/PredictStep.h); none if
   /// empty.
   std::string predict;

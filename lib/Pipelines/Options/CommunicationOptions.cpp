@@ -32,7 +32,8 @@ void cleave::declareCommunication(OptionTable &table) {
             "into buckets of up to this size; 0: do not merge. By default of "
             "the size with which they end soonest: the root of the bytes of "
             "all that a part of the step reduces or gathers so, times the "
-            "latency and the rate of a link of {machine}");
+            "latency and the rate of a link of {machine}; 1 MiB where "
+            "activations are cut into chunks ({collective-chunks})");
   table.integer("collective-chunks", &PhaseOptions::collectiveChunks)
       .least(1)
       .drawn({"2", "0"})

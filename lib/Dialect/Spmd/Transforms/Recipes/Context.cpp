@@ -33,7 +33,8 @@ static void addScans(const DimensionClasses &classes, func::FuncOp function,
 
 /// Adds the dimensions of tokens that are looked up in a table of parameters.
 /// A layer that mixes positions in a way of its own is computed of what it
-/// reads of other ranks.
+/// reads of other ranks. (A softmax of scores is an attention that is not
+/// recognised: its keys would be gathered for each of its ops.)
 static void addTokens(const DimensionClasses &classes, func::FuncOp function,
                       SequenceClasses &sequences) {
   for (auto lookup : function.getBody().front().getOps<graph::GatherOp>()) {
@@ -95,7 +96,7 @@ LogicalResult cleave::spmd::applyContext(Annotator &annotator, StringRef axis) {
     ComposedAttention composed(classes, function);
     SequenceClasses sequences = sequenceClasses(classes, function, composed);
     addScans(classes, function, sequences);
-    if (sequences.empty())
+    if (sequences.empty() && !findSoftmaxOfScores(function))
       addTokens(classes, function, sequences);
     FailureOr<bool> split = splitInputs(annotator, function, sequences, axis);
     if (succeeded(split) && !*split)

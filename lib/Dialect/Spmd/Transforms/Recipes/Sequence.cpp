@@ -86,19 +86,25 @@ static bool isOfScores(Value value) {
   return false;
 }
 
+Operation *cleave::spmd::findSoftmaxOfScores(func::FuncOp function) {
+  for (Operation &softmax : function.getBody().front())
+    if (isa<graph::SoftmaxOp, graph::ExpOp>(softmax) &&
+        isOfScores(softmax.getOperand(0)))
+      return &softmax;
+  return nullptr;
+}
+
 LogicalResult cleave::spmd::refuseWithoutAttention(Annotator &annotator,
                                                    StringRef recipe,
                                                    StringRef otherwise) {
   for (func::FuncOp function : annotator.entries())
-    for (Operation &softmax : function.getBody().front())
-      if (isa<graph::SoftmaxOp, graph::ExpOp>(softmax) &&
-          isOfScores(softmax.getOperand(0)))
-        return mlir::emitError(softmax.getLoc())
-               << "recipe '" << recipe
-               << "': the scores of this softmax are not those of an attention "
-                  "over positions of an input, which can be sharded: use "
-                  "scaled_dot_product_attention, or shard over another recipe, "
-                  "such as megatron";
+    if (Operation *softmax = findSoftmaxOfScores(function))
+      return mlir::emitError(softmax->getLoc())
+             << "recipe '" << recipe
+             << "': the scores of this softmax are not those of an attention "
+                "over positions of an input, which can be sharded: use "
+                "scaled_dot_product_attention, or shard over another recipe, "
+                "such as megatron";
   return annotator.getModule().emitError()
          << "recipe '" << recipe << "': " << otherwise;
 }

@@ -97,6 +97,10 @@ llvm::FailureOr<bool> splitMadeSequences(Annotator &annotator,
                                          const SequenceClasses &sequences,
                                          llvm::StringRef axis);
 
+/// Returns the first softmax, or exponential, of a contraction of activations;
+/// null if there is none.
+mlir::Operation *findSoftmaxOfScores(mlir::func::FuncOp function);
+
 /// Reports that `recipe` finds no attention: at the line of a softmax that may
 /// be one, or else that `otherwise`.
 mlir::LogicalResult refuseWithoutAttention(Annotator &annotator,
