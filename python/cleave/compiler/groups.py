@@ -186,8 +186,8 @@ class Communication(OptionGroup):
         bucket_bytes: Merge reductions and gathers of one kind among the same ranks into buckets
             of up to this size; 0: do not merge. By default of the size with which they end
             soonest: the root of the bytes of all that a part of the step reduces or gathers so,
-            times the latency and the rate of a link of `machine`. Bytes, or a text with a unit,
-            at least 0.
+            times the latency and the rate of a link of `machine`; 1 MiB where activations are
+            cut into chunks (`collective_chunks`). Bytes, or a text with a unit, at least 0.
         collective_chunks: Cut gathers and reductions of activations and their gradients, with
             the contractions beside them, into up to this many chunks of samples (or of
             positions), so that one chunk is sent while another one is computed; 1: do not cut.
