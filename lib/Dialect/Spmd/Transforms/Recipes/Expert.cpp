@@ -80,15 +80,15 @@ static FloatType sentType(Value value) {
 }
 
 /// Whether experts are computed whole on the ranks that hold them: over another
-/// axis than those of samples their outputs may be partial sums, which are not
-/// rounded.
+/// axis than those of samples and of stages their outputs may be partial sums,
+/// which are not rounded.
 static bool holdsWholeSums(const Annotator &annotator) {
   const Mesh &mesh = annotator.getMesh();
   AxisList samples = annotator.sampleAxes();
   return llvm::all_of(mesh.axes, [&](const MeshAxis &axis) {
     AxisRef whole{axis.name};
-    return axis.size == 1 || mesh.isSequential(whole) ||
-           mesh.overlap(whole, samples);
+    return axis.size == 1 || axis.name == kPipelineAxis ||
+           mesh.isSequential(whole) || mesh.overlap(whole, samples);
   });
 }
 
