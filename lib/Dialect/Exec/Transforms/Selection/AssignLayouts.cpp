@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Exec/IR/Views.h"
 #include "cleave/Dialect/Exec/Transforms/Passes.h"
+#include "llvm/ADT/EquivalenceClasses.h"
 #include <map>
 #include <numeric>
 
@@ -32,84 +33,13 @@ struct Class {
   bool crosses = false;
 };
 
-/// Which values share a layout, and what is known of each.
-class Ties {
-public:
-  void reserve(size_t count) {
-    numbers.reserve(count);
-    values.reserve(count);
-    facts.reserve(count);
-  }
-
-  unsigned numberOf(Value value) {
-    auto [it, fresh] = numbers.try_emplace(value, values.size());
-    if (fresh) {
-      values.push_back({value, it->second, it->second});
-      facts.emplace_back();
-    }
-    return it->second;
-  }
-
-  void tie(unsigned a, unsigned b) {
-    unsigned one = leader(a), other = leader(b);
-    if (one == other)
-      return;
-    values[other].parent = one;
-    std::swap(values[one].next, values[other].next);
-  }
-
-  /// The number that stands for all tied to `value`; nothing if it is not
-  /// known.
-  std::optional<unsigned> find(Value value) {
-    auto it = numbers.find(value);
-    if (it == numbers.end())
-      return std::nullopt;
-    return leader(it->second);
-  }
-
-  template <typename F> void forEachTiedTo(unsigned number, F visit) const {
-    unsigned at = number;
-    do {
-      visit(values[at].value, facts[at]);
-      at = values[at].next;
-    } while (at != number);
-  }
-
-  void pin(Value value) { facts[numberOf(value)].pinned = true; }
-  void cross(unsigned number) { facts[number].crosses = true; }
-
-  struct Facts {
-    bool pinned = false, crosses = false;
-  };
-
-private:
-  unsigned leader(unsigned number) {
-    while (values[number].parent != number) {
-      values[number].parent = values[values[number].parent].parent;
-      number = values[number].parent;
-    }
-    return number;
-  }
-
-  struct Tied {
-    Value value;
-    /// Towards the leader, and the next one of the circle of all tied values.
-    unsigned parent, next;
-  };
-  DenseMap<Value, unsigned> numbers;
-  std::vector<Tied> values;
-  std::vector<Facts> facts;
-};
-
 struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
-  Ties ties;
-  /// By leader, those that are asked for.
-  std::map<unsigned, Class> classes;
+  llvm::EquivalenceClasses<void *> ties;
+  DenseSet<void *> pins, crossings;
+  std::map<void *, Class> classes;
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    ties = {};
-    classes.clear();
     SmallVector<JoinOp> joins;
     SmallVector<CopyOp> copies;
     module.walk([&](Operation *op) {
@@ -118,6 +48,7 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
       else if (auto copy = dyn_cast<CopyOp>(op))
         copies.push_back(copy);
     });
+    // Most programs have neither, and all values are looked at.
     if (!joins.empty() || !copies.empty())
       collect(module);
     for (JoinOp join : joins)
@@ -130,15 +61,12 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
 
   //===--- Classes --------------------------------------------------------===//
 
-  void tie(Value a, Value b) { ties.tie(ties.numberOf(a), ties.numberOf(b)); }
-  void pin(Value value) { ties.pin(value); }
+  void tie(Value a, Value b) {
+    ties.unionSets(a.getAsOpaquePointer(), b.getAsOpaquePointer());
+  }
+  void pin(Value value) { pins.insert(value.getAsOpaquePointer()); }
 
   void collect(ModuleOp module) {
-    size_t passed = 0;
-    for (auto program : module.getOps<ProgramOp>())
-      for (auto run : program.getBody().getOps<RunOp>())
-        passed += run.getNumResults();
-    ties.reserve(passed + passed / 4);
     DenseSet<Operation *> called;
     SymbolTableCollection symbols;
     for (auto program : module.getOps<ProgramOp>())
@@ -172,22 +100,23 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
 
   /// The class of all that is tied to `leader`, which is made when it is first
   /// asked for: few are.
-  Class &classAt(unsigned leader) {
+  Class &classAt(void *leader) {
     auto [it, fresh] = classes.try_emplace(leader);
     Class &group = it->second;
     if (fresh)
-      ties.forEachTiedTo(leader, [&](Value value, const Ties::Facts &facts) {
-        group.values.push_back(value);
-        group.pinned |= facts.pinned;
-        group.crosses |= facts.crosses;
-      });
+      for (auto member = ties.findLeader(leader); member != ties.member_end();
+           ++member) {
+        group.values.push_back(Value::getFromOpaquePointer(*member));
+        group.pinned |= pins.contains(*member);
+        group.crosses |= crossings.contains(*member);
+      }
     return group;
   }
 
   /// Results with the operands whose memory they always take.
   void collectOp(Operation *op) {
     for (Value result : op->getResults())
-      ties.numberOf(result);
+      ties.insert(result.getAsOpaquePointer());
     auto command = dyn_cast<CommandOpInterface>(op);
     if (!command)
       return;
@@ -199,18 +128,16 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   void tieRun(RunOp run, func::FuncOp part) {
     for (auto [operand, argument] :
          llvm::zip_equal(run.getInputs(), part.getArguments())) {
-      unsigned number = ties.numberOf(operand);
-      ties.tie(number, ties.numberOf(argument));
-      ties.cross(number);
+      tie(operand, argument);
       if (operand.getDefiningOp<ViewOp>() ||
           part.getArgAttr(argument.getArgNumber(), kDiesAttr))
         pin(operand);
+      crossings.insert(operand.getAsOpaquePointer());
     }
     Operation *terminator = part.front().getTerminator();
     for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-      unsigned number = ties.numberOf(value);
-      ties.tie(ties.numberOf(run.getResult(i)), number);
-      ties.cross(number);
+      tie(run.getResult(i), value);
+      crossings.insert(value.getAsOpaquePointer());
       if (rootOf(value) != value) {
         pin(value);
         pin(rootOf(value));
@@ -223,8 +150,9 @@ struct AssignLayouts : exec::impl::AssignLayoutsBase<AssignLayouts> {
   //===--- One copy -------------------------------------------------------===//
 
   Class *classOf(Value value) {
-    std::optional<unsigned> leader = ties.find(value);
-    return leader ? &classAt(*leader) : nullptr;
+    void *key = value.getAsOpaquePointer();
+    auto it = ties.findLeader(key);
+    return it == ties.member_end() ? nullptr : &classAt(*it);
   }
 
   /// The value of a copy takes the buffer of the copy: a slice of a larger
