@@ -27,9 +27,10 @@
 // CHECK: %[[G1:.*]] = exec.run @train.B.next({{.*}}, %[[F1]]#0, %[[B1]]#1, %[[G0]]) {micro_batch = 1
 // CHECK: exec.run @train.B.1.send.last(%[[G1]])
 // What runs once hides transfers as well; nothing is under way where the step
-// may stop.
-// CHECK-NEXT: %[[N:.*]] = exec.run @train.N(
-// CHECK-NEXT: exec.run @train.1N.0.received(
+// may stop. The terms of the later stage are added to those of the first, which
+// returns the sum.
+// CHECK-NEXT: exec.run @train.1N.0.received(%[[T:[0-9]+]])
+// CHECK-NEXT: %[[N:.*]] = exec.run @train.N({{.*}}, %[[G1]], %[[T]])
 // CHECK-NEXT: exec.run @train.B.1.sent.last(%[[G1]])
 // CHECK-NEXT: exec.run @train.N.1.send(%[[N]])
 // CHECK-NEXT: exec.run @train.N.1.sent(%[[N]])

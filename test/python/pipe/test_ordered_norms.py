@@ -1,12 +1,15 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Norms of an entire parameter that two stages hold, with and without clipping.
+"""Norms over stages, and of an entire parameter that two stages hold, with and without clipping.
 
-Part N of a stage cannot wait for that of an earlier stage, which sums the global norm. What
+The norm of all gradients is added up from the last stage to the first, from which the total is
+sent to all, instead of each term to each stage. Part N of a stage cannot wait for that of an earlier stage, which sums the global norm. What
 depends on clipped gradients, such as LAMB's ratio of a parameter, is therefore computed by the
 updates of all stages that hold it; where only one of them could, it is refused
 (test/Dialect/Pipe/Split/split-ordered-norms-invalid.mlir).
 """
+
+import re
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from torch import nn
 
 import cleave
 from cleave.compiler.entrance import grouped
+from pipeline_runs import check_scheduled
 from watchdog import within_limit
 
 STEPS = 3
@@ -70,3 +74,20 @@ def test_whole_parameters_of_two_stages(rule, stages, clip):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=2e-4, atol=1e-6, msg=name)
+
+
+def sent_before_updates(program):
+    """Pairs of stages of which the first sends what it computes before the updates."""
+    schedule = re.search(r'pipe\.program @train\(.*? schedule = "([^"]*)"', program, re.S).group(1)
+    return [(int(source or 0), int(target))
+            for source, target in re.findall(r"(?<!\S)(\d*)N>(\d+)", schedule)]
+
+
+@pytest.mark.parametrize("mesh, recipes, stages, micro_batches", [
+    ("pp=8", "", 8, 4), ("pp=4,tp=2", "megatron", 4, 1), ("pp=4,dp=2", "zero1", 4, 2)])
+def test_terms_travel_to_the_first_stage(tmp_path_factory, mesh, recipes, stages, micro_batches):
+    program = check_scheduled(tmp_path_factory, "gpt2", mesh, recipes, "sgd", micro_batches,
+                              sizes=(8, 8, ("n_layer", stages)))
+    sent = sent_before_updates(program)
+    assert sorted(sent) == sorted([(stage, stage - 1) for stage in range(1, stages)]
+                                  + [(0, stage) for stage in range(1, stages)])

@@ -176,11 +176,10 @@ def test_natively_half_is_sent():
     """A value of each micro-batch goes both ways, and once the gradient of the table,
     of which each device has half."""
     hidden, table = 4 * 2 * 8 * 32, 48 * 32
-    # The check that all is finite sends a number for each parameter's gradient, and the
-    # stage with the head one for the loss.
-    names = [name for name, _ in family("gpt2", batch=8).build().named_parameters()]
-    late = sum(name.startswith(("transformer.h.1.", "transformer.ln_f.")) for name in names)
-    checks = sorted([len(names) - late, late + 1])
+    # For the check that all is finite the last stage sends the first what it has added up of
+    # gradients in shards and of whole ones, and the first sends the sum; the stage with the head
+    # sends the loss.
+    checks = [1, 3]
     off, auto, on = map(sent_natively, ("off", "auto", "on"))
     assert [link for link, _ in off[0]] == [hidden + table + n for n in checks]
     # "pp" is major to "tp": stages may be further apart than the ranks of one.

@@ -57,15 +57,15 @@
 // that updates the parameter; what is gathered behind an update is its own.
 // REDUCE-LABEL: pipe.program @train(
 // REDUCE-NOT: pipe.gather
-// REDUCE-SAME: schedule = "{{.*}} B1>1 R N {{.*}}U | {{.*}} 1R 1N {{.*}}1U"
+// REDUCE-SAME: schedule = "{{.*}} B1>1 R 0<1N N N>1 U | {{.*}} 1R 1N {{.*}}1U"
 // REDUCE: %[[B1:.*]]:3 = pipe.invoke @train.1B(
 // REDUCE: %[[B:.*]] = pipe.invoke @train.B(
 // REDUCE: %[[R:.*]] = pipe.invoke @train.R(%[[B1]]#0, %[[B]]) {part = "R", once, split = array<i64: -1, -1>, results = ["value"]} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
 // REDUCE: %[[R1:.*]]:2 = pipe.invoke @train.1R(%[[B1]]#2, %[[B1]]#0, %[[B]]) {part = "R", stage = 1, once,
 // REDUCE: %[[N1:.*]] = pipe.invoke @train.1N(%[[R1]]#0) {part = "N", stage = 1, once,
-// REDUCE: %[[N:.*]] = pipe.invoke @train.N(%[[R]]) {part = "N", once,
-// REDUCE: pipe.invoke @train.U({{.*}}, %[[R]], %[[N]], %[[N1]]) {part = "U", once,
-// REDUCE: pipe.invoke @train.1U({{.*}}, %[[R1]]#0, %[[R1]]#1, %[[N]], %[[N1]]) {part = "U", stage = 1, once,
+// REDUCE: %[[N:.*]] = pipe.invoke @train.N(%[[R]], %[[N1]]) {part = "N", once,
+// REDUCE: pipe.invoke @train.U({{.*}}, %[[R]], %[[N]]) {part = "U", once,
+// REDUCE: pipe.invoke @train.1U({{.*}}, %[[R1]]#0, %[[R1]]#1, %[[N]]) {part = "U", stage = 1, once,
 // REDUCE-LABEL: func.func private @train.R(
 // REDUCE-NEXT: graph.add
 // REDUCE-NEXT: spmd.reduce_scatter
@@ -78,7 +78,7 @@
 // REDUCE: spmd.all_gather
 
 // SPLIT-LABEL: pipe.program @train(
-// SPLIT-SAME: schedule = "{{.*}} W1>1 0<1W1 R N {{.*}}U | {{.*}} 1W1>0 1R 1N {{.*}}1U"
+// SPLIT-SAME: schedule = "{{.*}} W1>1 0<1W1 R 0<1N N {{.*}}U | {{.*}} 1W1>0 1R 1N {{.*}}1U"
 
 // BAD: gather must be each, once or auto, got 'twice'
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},

@@ -25,9 +25,9 @@ func.func @train(%a: tensor<8x8xf32> {graph.name = "a", graph.role = "parameter"
   %ey = graph.mul %dy, %v : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
   %ga = graph.contract "bo,bi->oi" %ey, %x : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
   %a0 = graph.gradient %ga of "a" : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  // expected-error @+1 {{is computed before the updates in stage 0 for stage 1, which computes for earlier stages only: begin the stages elsewhere (--stages)}}
   %sa = graph.reduce sum %a0 {dims = array<i64: 0, 1>} : (tensor<8x8xf32>) -> tensor<f32>
   %sb = graph.reduce sum %b0 {dims = array<i64: 0, 1>} : (tensor<8x8xf32>) -> tensor<f32>
+  // expected-error @+1 {{is computed before the updates in stage 0 for stage 1, which computes for earlier stages only: begin the stages elsewhere (--stages)}}
   %sum = graph.add %sa, %sb : (tensor<f32>, tensor<f32>) -> tensor<f32>
   %scaled = graph.mul %b, %sum : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x8xf32>
   %factor = graph.reduce sum %scaled {dims = array<i64: 0, 1>} : (tensor<8x8xf32>) -> tensor<f32>

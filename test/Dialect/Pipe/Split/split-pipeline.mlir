@@ -18,11 +18,11 @@
 // CHECK: %[[B:.*]] = pipe.invoke @train.B(%[[X]], %[[F]]#0, %[[B1]]#1) {part = "B", {{.*}} results = ["accumulate"]}
 
 // What each use of the weight gave is added up once; the squares are summed in
-// one stage for all.
+// one stage for all, and added up from the last stage to the first.
 // CHECK: %[[N1:.*]] = pipe.invoke @train.1N(%[[B1]]#2) {part = "N", stage = 1, once,
-// CHECK: %[[N:.*]] = pipe.invoke @train.N(%[[B1]]#0, %[[B]]) {part = "N", once,
-// CHECK: %[[U:.*]] = pipe.invoke @train.U(%[[W]], {{.*}}%[[B1]]#0, %[[B]], %[[N]], %[[N1]]) {part = "U", once,
-// CHECK: %[[U1:.*]]:2 = pipe.invoke @train.1U(%[[W]], %[[V]], {{.*}}%[[B1]]#2, %[[B1]]#0, %[[B]], %[[N]], %[[N1]]) {part = "U", stage = 1, once,
+// CHECK: %[[N:.*]] = pipe.invoke @train.N(%[[B1]]#0, %[[B]], %[[N1]]) {part = "N", once,
+// CHECK: %[[U:.*]] = pipe.invoke @train.U(%[[W]], {{.*}}%[[B1]]#0, %[[B]], %[[N]]) {part = "U", once,
+// CHECK: %[[U1:.*]]:2 = pipe.invoke @train.1U(%[[W]], %[[V]], {{.*}}%[[B1]]#2, %[[B1]]#0, %[[B]], %[[N]]) {part = "U", stage = 1, once,
 // CHECK: pipe.return %[[F1]]#2, %[[U]], %[[U1]]#1, %[[U1]]#0
 
 // CHECK-LABEL: func.func private @train.F(
@@ -37,8 +37,9 @@
 // CHECK-NOT: graph.seed
 // CHECK-LABEL: func.func private @train.N(
 // CHECK: graph.add
-// CHECK: graph.reduce sum
-// CHECK-NEXT: return
+// CHECK: %[[SUM:.*]] = graph.reduce sum
+// CHECK-NEXT: %[[TOTAL:.*]] = graph.add %[[SUM]], %arg2
+// CHECK-NEXT: return %[[TOTAL]]
 func.func @train(%w: tensor<4x4xf32> {graph.name = "w", graph.role = "parameter"},
                  %v: tensor<4x4xf32> {graph.name = "v", graph.role = "parameter"},
                  %x: tensor<6x4xf32> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},

@@ -564,6 +564,57 @@ Stages::updatesThatRead(ArrayRef<Operation *> early) const {
   return read;
 }
 
+/// The scalars that are computed from sums of several stages, each in the first
+/// of them: what a norm over all stages is added up of travels from stage to
+/// stage, and its total from the first stage to all. Otherwise each stage would
+/// read all terms of all others. What depends on a scalar of an earlier stage
+/// than its own is not among them.
+SmallVector<Operation *> Stages::joinedScalars() const {
+  SmallVector<Operation *> joined;
+  if (count == 1)
+    return joined;
+  llvm::DenseSet<Operation *> found, late;
+  llvm::DenseMap<Operation *, int64_t> firsts;
+  for (Operation &op : body.without_terminator()) {
+    auto own = sums.find(&op);
+    if (own == sums.end() || flow.isAccumulation(&op))
+      continue;
+    SmallVector<Operation *> terms;
+    int64_t first = count;
+    bool behind = false;
+    for (OpOperand &operand : op.getOpOperands()) {
+      Operation *from = operand.get().getDefiningOp();
+      auto it = sums.find(from);
+      if (flow.readsTypeOnly(operand) || it == sums.end() || it->second.none())
+        continue;
+      if (auto reached = firsts.find(from); reached != firsts.end())
+        first = std::min(first, reached->second);
+      behind |= late.contains(from);
+      if (isScalar(operand.get()) && !flow.isAccumulation(from))
+        terms.push_back(from);
+    }
+    bool scalar = llvm::all_of(op.getResults(), isScalar);
+    if (own->second.any()) {
+      behind |= first < homeOf(&op);
+      if (scalar)
+        first = std::min(first, homeOf(&op));
+    }
+    firsts[&op] = first;
+    if (behind)
+      late.insert(&op);
+    if (behind || !scalar || pinned.contains(&op) || own->second.count() < 2 ||
+        flow.part(&op) != PartId::Update ||
+        (terms.size() < 2 && !flow.isHeavy(&op)))
+      continue;
+    for (Operation *term : terms)
+      if (homeOf(term) != homeOf(&op) && found.insert(term).second)
+        joined.push_back(term);
+    if (found.insert(&op).second)
+      joined.push_back(&op);
+  }
+  return joined;
+}
+
 void Stages::findSums() {
   SmallVector<Operation *> candidates;
   for (Operation &op : body.without_terminator()) {
@@ -605,6 +656,7 @@ void Stages::findSums() {
     if (pinned.contains(&op) || (flow.part(&op) == PartId::Update && reduces))
       candidates.push_back(&op);
   }
+  llvm::append_range(candidates, joinedScalars());
   // A scalar that only stages read which can compute it stays with them.
   SmallVector<Operation *> roots;
   llvm::DenseMap<Operation *, StageSet> read = updatesThatRead(candidates);

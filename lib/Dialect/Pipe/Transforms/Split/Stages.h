@@ -77,8 +77,8 @@ public:
   std::optional<int64_t> sourceOf(mlir::Operation *op) const;
   /// Whether parts behind all micro-batches read what the home stage of the op
   /// computes before the updates: a reduction of tensors to a scalar that other
-  /// stages read, or an op that such a scalar depends on and that is too heavy
-  /// to be computed twice.
+  /// stages read, what is computed from scalars of several stages, or an op
+  /// that such a scalar depends on and that is too heavy to be computed twice.
   bool isBeforeUpdate(mlir::Operation *op) const {
     return beforeUpdate.contains(op);
   }
@@ -122,6 +122,7 @@ private:
   std::optional<int64_t> pin(mlir::Operation *op);
   llvm::DenseMap<mlir::Operation *, StageSet>
   updatesThatRead(llvm::ArrayRef<mlir::Operation *> early) const;
+  llvm::SmallVector<mlir::Operation *> joinedScalars() const;
   void findSums();
   llvm::SmallVector<StageSet> places(mlir::Value value) const;
   std::optional<int64_t> lowered(mlir::Value value, int64_t stage) const;

@@ -193,11 +193,14 @@ void GlobalNormDecomposition::finish(Annotator *annotator) {
     OpBuilder builder(norm.op);
     graph::Formula f{builder, norm.op.getLoc()};
     GrainSums sums(annotator, shardings, grains, f);
+    SmallVector<std::pair<Value, std::string>> terms;
+    for (auto [sum, tensor] : norm.squares)
+      terms.push_back(grains > 0
+                          ? sums.build(tensor)
+                          : std::pair(sum, axesOf(shardings->of(tensor))));
+    // From the last parameter to the first, as pipelines add up their stages.
     llvm::MapVector<std::string, Value, std::map<std::string, unsigned>> groups;
-    for (auto [sum, tensor] : norm.squares) {
-      auto [term, axes] = grains > 0
-                              ? sums.build(tensor)
-                              : std::pair(sum, axesOf(shardings->of(tensor)));
+    for (auto &[term, axes] : llvm::reverse(terms)) {
       Value &group = groups[axes];
       group = group ? f.add(group, term) : term;
     }
