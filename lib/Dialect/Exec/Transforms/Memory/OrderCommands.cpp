@@ -10,9 +10,11 @@
 /// as early as possible (an update, when its gradient is complete); one that
 /// only takes memory runs when it is needed (recomputation in backward). The
 /// result is used if its peak is lower. Collectives that were cut into chunks
-/// to overlap with contractions stay where they overlap with them. Ranks begin
-/// to add up what only their inputs decide, such as a number of labels, before
-/// all else: it is there when it is needed, whatever else is on the network.
+/// to overlap with contractions stay where they overlap with them. While rows
+/// are on their way to other ranks, contractions run that do not need them.
+/// Ranks begin to add up what only their inputs decide, such as a number of
+/// labels, before all else: it is there when it is needed, whatever else is on
+/// the network.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -124,6 +126,7 @@ private:
             edge(op, head);
       }
     keepOverlap();
+    overlapRows();
     beginEarly();
   }
 
@@ -177,17 +180,87 @@ private:
       }
   }
 
+  /// Contractions that do not depend on rows which are on their way, and whose
+  /// results are soon joined with what does, run between the collective and the
+  /// first reader of the rows: experts that all tokens have, forward and
+  /// backward.
+  void overlapRows() {
+    for (auto [i, op] : llvm::enumerate(commands)) {
+      auto exchange = dyn_cast<AllToAllRowsOp>(op);
+      if (!exchange)
+        continue;
+      SmallVector<unsigned> beside = besideRows(i);
+      for (unsigned n : beside) {
+        edge(exchange, commands[n]);
+        for (Operation *reader : readersOf(exchange.getOutput()))
+          edge(commands[n], reader);
+      }
+    }
+  }
+
+  /// The commands that run beside the collective of rows `i`, with those that
+  /// they need, none of them before what the rows are made of. They read a
+  /// value that the rows are made of, as what is computed again for other
+  /// layers does not.
+  SmallVector<unsigned> besideRows(unsigned i) const {
+    constexpr unsigned fewSteps = 4, fewJoins = 64;
+    llvm::BitVector needed = reachable(i, before),
+                    depends = reachable(i, after);
+    llvm::DenseSet<Value> sources;
+    SmallVector<unsigned> level{i};
+    unsigned begin = i;
+    for (unsigned step = 0; step < fewSteps; ++step) {
+      SmallVector<unsigned> next;
+      for (unsigned n : level) {
+        for (Value operand : commands[n]->getOperands())
+          sources.insert(rootOf(operand));
+        llvm::append_range(next, before[n]);
+        begin = std::min(begin, n);
+      }
+      level = std::move(next);
+    }
+    unsigned joins = 0;
+    for (unsigned join = i + 1; join < commands.size() && joins < fewJoins;
+         ++join) {
+      if (!depends.test(join))
+        continue;
+      ++joins;
+      SmallVector<unsigned> found, work{join};
+      llvm::SmallDenseSet<unsigned> seen;
+      bool contracts = false, reads = false;
+      while (!work.empty())
+        for (unsigned n : before[work.pop_back_val()]) {
+          if (n < begin || needed.test(n) || depends.test(n) ||
+              !seen.insert(n).second)
+            continue;
+          found.push_back(n);
+          work.push_back(n);
+          contracts |= isa<ContractOp>(commands[n]);
+          reads |= llvm::any_of(commands[n]->getOperands(), [&](Value value) {
+            return sources.contains(rootOf(value));
+          });
+        }
+      if (contracts)
+        return reads ? found : SmallVector<unsigned>();
+    }
+    return {};
+  }
+
   /// The commands that have to run before command `i`.
-  llvm::BitVector neededFor(unsigned i) const {
-    llvm::BitVector needed(commands.size());
+  llvm::BitVector neededFor(unsigned i) const { return reachable(i, before); }
+
+  /// The commands that are reached from command `i`.
+  llvm::BitVector reachable(unsigned i,
+                            ArrayRef<SmallVector<unsigned, 4>> next) const {
+    llvm::BitVector found(commands.size());
     SmallVector<unsigned> stack{i};
     while (!stack.empty())
-      for (unsigned need : before[stack.pop_back_val()])
-        if (!needed.test(need)) {
-          needed.set(need);
-          stack.push_back(need);
+      for (unsigned n : next[stack.pop_back_val()])
+        if (!found.test(n)) {
+          found.set(n);
+          stack.push_back(n);
         }
-    return needed;
+    return found;
   }
 
   /// The first command to write the memory of `value`.
