@@ -9,6 +9,7 @@
 
 using namespace cleave;
 using namespace cleave::closedforms;
+using llvm::ArrayRef;
 
 /// The places of all experts for the tokens of a rank, E C h, go to the ranks
 /// of the experts and back, and so do their gradients: four all-to-alls
@@ -23,7 +24,8 @@ using namespace cleave::closedforms;
 /// scattered to those that compute them, and what these compute gathered, in
 /// forward and in backward. Where experts are over those very ranks (folded,
 /// arXiv 2504.14960, section 3.2) tokens are gathered and outputs scattered
-/// instead, and so are gradients; rows are sent as over ranks of other samples.
+/// instead, and so are gradients; rows are sent as over ranks of other samples,
+/// also where sequences are sharded between blocks alone.
 void closedforms::addExperts(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double samples = options.ranks(Split::Samples), over = builder.tokenRanks();
@@ -35,26 +37,31 @@ void closedforms::addExperts(FormBuilder &builder) {
       over *= static_cast<double>(axis.size);
     folded |= axis.experts && axis.split == Split::Sequence;
   }
+  std::vector<Axis> ofRows;
+  for (const Axis &axis : options.axes)
+    if (axis.sendsRows())
+      ofRows.push_back(axis);
   for (const Mixture &mixture : builder.sizes.mixtures) {
-    auto exchange = [&](const Axis &axis) {
-      builder.send(mixture.expertsOfRows ? CollectiveKind::AllToAllRows
-                                         : CollectiveKind::AllToAll,
-                   axis, 2 * both * mixture.places / over,
+    auto exchange = [&](CollectiveKind kind, ArrayRef<Axis> axes) {
+      builder.send(kind, axes, 2 * both * mixture.places / over,
                    options.activationBytes, "places of experts, and gradients");
-      if (mixture.expertsOfRows)
-        builder.send(CollectiveKind::AllGather, axis,
-                     mixture.expertsOfRows * static_cast<double>(axis.size) *
-                         options.microBatches,
-                     8, "rows of each rank and expert");
     };
+    if (mixture.expertsOfRows) {
+      if (ofRows.empty())
+        continue;
+      double ranks = 1;
+      for (const Axis &axis : ofRows)
+        ranks *= static_cast<double>(axis.size);
+      exchange(CollectiveKind::AllToAllRows, ofRows);
+      builder.send(CollectiveKind::AllGather, ofRows,
+                   mixture.expertsOfRows * ranks * options.microBatches, 8,
+                   "rows of each rank and expert");
+      continue;
+    }
     for (const Axis &axis : builder.axesOf(Split::Samples))
       if (axis.experts)
-        exchange(axis);
+        exchange(CollectiveKind::AllToAll, axis);
     for (const Axis &axis : builder.axesOf(Split::Sequence)) {
-      if (axis.experts && mixture.expertsOfRows) {
-        exchange(axis);
-        continue;
-      }
       double each = (folded ? mixture.branch : mixture.places) / samples;
       builder.send(CollectiveKind::AllGather, axis, both * each,
                    options.activationBytes,

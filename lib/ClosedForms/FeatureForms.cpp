@@ -66,6 +66,8 @@ static void addSequenceBetween(FormBuilder &builder,
   }
   // Of a mixture backward reads the places of experts, not its input.
   for (const Mixture &mixture : sizes.mixtures) {
+    if (mixture.expertsOfRows && axes.front().sendsRows())
+      continue;
     builder.send(CollectiveKind::AllGather, axes,
                  sums * mixture.branch / tokens, options.activationBytes,
                  "gathers of each mixture");

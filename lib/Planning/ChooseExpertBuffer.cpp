@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/ChooseExpertBuffer.h"
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Planning/PlanProgram.h"
@@ -24,7 +25,8 @@ static constexpr int64_t kMostPercent = 10;
 static int64_t mostShares(ModuleOp local) {
   int64_t most = 0;
   local.walk([&](spmd::AllToAllRowsOp op) {
-    int64_t from = graph::tensorTypeOf(op.getInput()).getDimSize(0),
+    int64_t from = graph::evenRows(
+                op, graph::tensorTypeOf(op.getInput()).getDimSize(0)),
             to = graph::tensorTypeOf(op.getOutput()).getDimSize(0);
     if (from > 0)
       most = std::max(most, to / from);

@@ -138,6 +138,12 @@ struct Axis {
   bool isSumma() const { return recipe == "summa2d" || recipe == "summa25d"; }
   /// Attention has whole sequences of some heads on each rank.
   bool tradesHeads() const { return recipe == "ulysses"; }
+  /// Ranks along it have other tokens where a token chooses experts, and other
+  /// experts: rows go to the ranks of their experts.
+  bool sendsRows() const {
+    return experts && (split == Split::Samples || split == Split::Sequence ||
+                       recipe == "megatron-sp");
+  }
 };
 
 /// The options of a step that its cost depends on.

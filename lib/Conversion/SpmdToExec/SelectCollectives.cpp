@@ -8,6 +8,7 @@
 #include "cleave/Conversion/Passes.h"
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Dialect/Exec/IR/Views.h"
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Messages/ErrorTopic.h"
 #include "cleave/Dialect/Spmd/IR/Chunks.h"
@@ -65,6 +66,8 @@ public:
           rows.getSendOffsets(), rows.getReceiveOffsets(),
           op.getCommunicationMesh(),
           spmd::AxesAttr::get(builder.getContext(), axes));
+      if (Attribute even = rows->getAttr(graph::kEvenRowsAttr))
+        command->setAttr(graph::kEvenRowsAttr, even);
       rows.replaceAllUsesWith(command.getOutput());
       rows->erase();
       return success();

@@ -30,6 +30,14 @@ LAYOUTS = [
     ("ep=2", "expert", ("--recompute=full",)),
     ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=1f1b", "--stages=gate1")),
     ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=zb-h1", "--stages=gate1")),
+    # Experts over two axes: one all-to-all over both, or over the one along which tokens differ.
+    ("node=2,ep=2", "expert(node),expert(ep)", ()),
+    ("ep=2,node=2", "expert(node),expert(ep)", ("--micro-batches=2",)),
+    ("ep=2,node=2", "expert(ep),expert(node)", ()),
+    ("dp=2,tp=2", "megatron,expert(tp),expert(dp)", ()),
+    ("dp=2,tp=2", "megatron-sp,expert(tp),expert(dp)", ()),
+    ("tp=2,dp=2", "megatron-sp,expert(tp),expert(dp)", ("--micro-batches=2",)),
+    ("node=2,ep=2", "expert(node),expert(ep)", ("--recompute=full",)),
 ]
 
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Exec/IR/ExecOps.h"
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -143,8 +144,7 @@ bool AllToAllRowsOp::canReadOperand(unsigned, RankedTensorType type) {
 }
 
 double AllToAllRowsOp::getEvenElements() {
-  return std::min(getInput().getType().getNumElements(),
-                  getType().getNumElements());
+  return graph::evenElements(*this, getInput(), getOutput());
 }
 
 LogicalResult AllToAllRowsOp::verifySymbolUses(SymbolTableCollection &symbols) {

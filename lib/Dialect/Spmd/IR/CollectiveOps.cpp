@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/Messages/ErrorTopic.h"
 #include "cleave/Dialect/Graph/IR/TensorBytes.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
@@ -271,9 +272,8 @@ AxisList AllToAllRowsOp::getCommunicationAxes() {
 
 /// One of the two may have room for more than even shares.
 double AllToAllRowsOp::getElementsSent(const Mesh &mesh) {
-  return elementsSent(
-      mesh, getAxes().getAxes(), CollectiveKind::AllToAllRows,
-      std::min(elementsOf(getInput()), elementsOf(getOutput())));
+  return elementsSent(mesh, getAxes().getAxes(), CollectiveKind::AllToAllRows,
+                      graph::evenElements(*this, getInput(), getOutput()));
 }
 
 //===----------------------------------------------------------------------===//

@@ -1,5 +1,7 @@
 // RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --emit=local | FileCheck %s
 // RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --expert-buffer=1.5 --emit=local | FileCheck %s --check-prefix=BOUND
+// RUN: cleave-compile %s --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=BOTH
+// RUN: cleave-compile %s --mesh=dp=2,tp=2 "--plan=megatron,expert(tp),expert(dp)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=FOLDED
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2 recipes=expert" --graph-differentiate --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-exchange-rows=axes=ep 2>&1 | FileCheck %s --check-prefix=WHOLE
 
 // Rows are sorted once for forward and backward, and sent to the ranks of their
@@ -32,6 +34,23 @@
 // BOUND: graph.select %[[FITS]],
 // BOUND: graph.select %[[FITS]],
 // BOUND: spmd.all_to_all_rows %{{.*}} -> tensor<30x8xf32>
+
+// Experts over two axes of other samples: one all-to-all over both.
+
+// BOTH-LABEL: func.func @train(
+// BOTH: graph.sort_rows %{{.*}} {size = 4
+// BOTH: spmd.all_gather %{{.*}} : tensor<1x4xi64> -> tensor<4x4xi64>
+// BOTH: %[[X:.*]] = spmd.all_to_all_rows %{{.*}} over @mesh {"node", "ep"} {{.*}} : tensor<10x8xf32>, tensor<5xi64> -> tensor<20x8xf32>
+// BOTH: graph.grouped_contract %[[X]], %arg1, %{{.*}} : (tensor<20x8xf32>, tensor<1x8x6xf32>, tensor<4x2xi64>)
+
+// Ranks of one axis have the same samples: each sends the rows of its own half of
+// the experts, along the other axis.
+
+// FOLDED-LABEL: func.func @train(
+// FOLDED: graph.sort_rows %{{.*}} origin %{{.*}} {global_size = 4 : i64, size = 2
+// FOLDED: %[[X:.*]] = spmd.all_to_all_rows %{{.*}} over @mesh {"dp"} {graph.even_rows = 10 {{.*}} : tensor<20x8xf32>, tensor<3xi64> -> tensor<20x8xf32>
+// FOLDED: graph.grouped_contract %[[X]], %arg1, %{{.*}} {graph.even_rows = 10 {{.*}} : (tensor<20x8xf32>, tensor<1x8x6xf32>, tensor<2x2xi64>)
+// FOLDED: graph.grouped_contract_weight_grad {{.*}}<@mesh, [{"tp", "dp"}, {}, {}]
 
 // Where no rank keeps its own part of a gradient, weights are gathered.
 

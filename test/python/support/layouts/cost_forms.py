@@ -156,12 +156,6 @@ KNOWN = [
       for row in ("all_reduce cp", "all_gather cp", "reduce_scatter cp")),
     ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
-    ("all_to_all_rows tp",
-     lambda c: c[0].endswith("dropless") and has(c, "expert(tp)") and has(c, "megatron-sp"),
-     "rows are sent where the form gathers and scatters tokens, which is more"),
-    *((row, lambda c: c[0].endswith("dropless") and has(c, "expert(tp)") and has(c, "expert(dp)"),
-       "weights of experts that ranks of features share are gathered over samples, not rows sent")
-      for row in ("all_gather dp", "reduce_scatter dp")),
     *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),
        "two stages of one position that have a tied table reduce its gradient each")
       for row in ("all_reduce dp", "reduce_scatter dp")),

@@ -48,6 +48,8 @@ public:
 
   /// The rows that there is room for where groups are held.
   virtual int64_t room() const = 0;
+  /// The rows that are received where all ranks receive as many.
+  virtual int64_t even() const = 0;
   /// Rows `offsets[0, e]` to `offsets[0, e + 1]` are those of group e. Returns
   /// the offsets `[p, e' + 1]` of what is received, as
   /// `graph.grouped_contract` reads them.

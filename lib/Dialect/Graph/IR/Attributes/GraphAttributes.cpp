@@ -179,7 +179,8 @@ ArrayRef<AttributeRow> cleave::graph::attributeTable() {
        "they are computed in one form"},
       {kCloneAttr, Unit, OnOp, unit, "on such a clone"},
       {kEvenRowsAttr, Integer, OnOp, "an i64",
-       "on a contraction of rows that other ranks send: as many are received "
+       "on a contraction of rows that other ranks send, and on what sends some "
+       "of its rows: as many are received "
        "where all receive as many"},
   };
   return rows;

@@ -502,7 +502,7 @@ void Sorter::build(Operation *op) {
         travel ? travel->weightOf(linear) : linear.getWeight(), offsets,
         linear.getTransposeAttr(), linear.getResultElementAttr());
     if (travel)
-      setEvenRows(product, rows);
+      setEvenRows(product, travel->even());
     sortedRows[far()][linear.getOutput()] = product;
     return;
   }
@@ -511,7 +511,7 @@ void Sorter::build(Operation *op) {
         builder, loc, matrix(grad.getRows()), matrix(grad.getGradient()),
         offsets, grad.getTransposeAttr(), grad.getResultElementAttr());
     if (travel) {
-      setEvenRows(product, rows);
+      setEvenRows(product, travel->even());
       return travel->replaceGradient(grad, product);
     }
     product->setDiscardableAttrs(grad->getDiscardableAttrDictionary());

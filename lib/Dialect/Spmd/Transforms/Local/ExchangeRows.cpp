@@ -19,6 +19,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
 #include "cleave/Dialect/Graph/Transforms/SortedRows.h"
@@ -49,14 +50,15 @@ using graph::tensorTypeOf;
 // Weights and their gradients
 //===----------------------------------------------------------------------===//
 
-/// `sharding` without `axis` as the major one of dimension 0; nothing where it
-/// is not that.
+/// `sharding` without `axes` as the major ones of dimension 0; nothing where
+/// they are not that.
 static std::optional<ShardingAttr> without(ShardingAttr sharding,
-                                           const AxisRef &axis) {
+                                           ArrayRef<AxisRef> axes) {
   Sharding rest = sharding.getSharding();
-  if (rest.dims.empty() || rest.dims[0].empty() || rest.dims[0][0] != axis)
+  if (rest.dims.empty() ||
+      ArrayRef(rest.dims[0]).take_front(axes.size()) != axes)
     return std::nullopt;
-  rest.dims[0].erase(rest.dims[0].begin());
+  rest.dims[0].erase(rest.dims[0].begin(), rest.dims[0].begin() + axes.size());
   return ShardingAttr::get(sharding.getMesh(), rest);
 }
 
@@ -65,53 +67,75 @@ static bool isReplicated(ShardingAttr sharding) {
                       [](const AxisList &axes) { return axes.empty(); });
 }
 
-/// The gather over `axis` of the groups of a weight, below casts.
-static AllGatherOp gatherOf(Value weight, const AxisRef &axis) {
+/// The gather of the groups of a weight, below casts.
+static AllGatherOp gatherOf(Value weight) {
   while (auto cast = weight.getDefiningOp<graph::CastOp>())
     weight = cast.getInput();
-  auto gather = weight.getDefiningOp<AllGatherOp>();
-  return gather && without(gather.getSharding(), axis) ? gather : AllGatherOp();
+  return weight.getDefiningOp<AllGatherOp>();
+}
+
+/// Whether it is over `axes`, and perhaps over further ones.
+static bool isGatheredOver(Value weight, ArrayRef<AxisRef> axes) {
+  AllGatherOp gather = gatherOf(weight);
+  return gather && without(gather.getSharding(), axes);
 }
 
 namespace {
-/// The reduction of a gradient of all groups to that of the groups held.
+/// The reduction of a gradient of all groups to that of the groups held:
+/// scatters over the axes of groups, in one or more, sums over other axes, and
+/// casts.
 struct Reduction {
-  /// Sums over other axes, and casts.
-  SmallVector<Operation *> before;
-  ReduceScatterOp scatter;
+  struct Step {
+    Operation *op;
+    /// The axes of groups over which steps before it have scattered.
+    size_t scattered;
+    /// Of a scatter: what it does beside.
+    std::optional<ShardingAttr> rest;
+  };
+  SmallVector<Step> steps;
 };
 } // namespace
 
 static std::optional<Reduction> reductionOf(Value gradient,
-                                            const AxisRef &axis) {
+                                            ArrayRef<AxisRef> axes) {
   Reduction result;
+  size_t scattered = 0;
   while (gradient.hasOneUse()) {
     Operation *user = *gradient.user_begin();
+    Reduction::Step step{user, scattered, std::nullopt};
     if (auto scatter = dyn_cast<ReduceScatterOp>(user)) {
-      result.scatter = scatter;
-      if (scatter.getKind() == ReductionKind::Sum &&
-          without(scatter.getSharding(), axis))
-        return result;
+      ArrayRef<AxisRef> left = axes.drop_front(scattered);
+      const Sharding &by = scatter.getSharding().getSharding();
+      if (scatter.getKind() != ReductionKind::Sum || by.dims.empty())
+        return std::nullopt;
+      left = left.take_front(by.dims[0].size());
+      step.rest = without(scatter.getSharding(), left);
+      if (!step.rest)
+        return std::nullopt;
+      scattered += left.size();
+    } else if (auto sum = dyn_cast<AllReduceOp>(user);
+               !isa<graph::CastOp>(user) &&
+               !(sum && sum.getKind() == ReductionKind::Sum)) {
       return std::nullopt;
     }
-    auto sum = dyn_cast<AllReduceOp>(user);
-    if (!isa<graph::CastOp>(user) &&
-        !(sum && sum.getKind() == ReductionKind::Sum))
-      return std::nullopt;
-    result.before.push_back(user);
+    result.steps.push_back(step);
+    if (scattered == axes.size())
+      return result;
     gradient = user->getResult(0);
   }
   return std::nullopt;
 }
 
-/// Annotates what is held of a value like `all`, the value of all groups.
+/// Annotates what is held of a value like `all`, the value of all groups, or of
+/// those that are left by scatters over the first axes.
 static void annotateHeld(Value held, Value all, const Mesh &mesh,
-                         const AxisRef &axis) {
+                         ArrayRef<AxisRef> axes, size_t scattered = 0) {
+  ArrayRef<AxisRef> left = axes.drop_front(scattered);
   ShardingAttr written = writtenShardingAttr(all);
   Sharding sharding = written.getSharding();
-  sharding.dims[0].insert(sharding.dims[0].begin(), axis);
+  llvm::append_range(sharding.dims[0], left);
   llvm::erase_if(sharding.partial, [&](const PartialAxis &partial) {
-    return mesh.overlap(partial.axis, axis);
+    return mesh.overlap(partial.axis, axes);
   });
   annotate(held.getDefiningOp(), ShardingAttr::get(written.getMesh(), sharding),
            writtenGlobalType(all));
@@ -127,28 +151,32 @@ static void markOfDevice(Operation *op) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// The ranks that hold groups along an axis, and the rows of one value of
+/// The ranks that hold groups along some axes, and the rows of one value of
 /// groups between them.
 class GroupTravel final : public graph::RowTravel {
 public:
-  GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, const AxisRef &axis,
-              int64_t rows, double buffer, StringRef name)
-      : mesh(mesh), meshName(meshName), axis(axis), rows(rows) {
-    int64_t all = mesh.size(axis) * rows;
+  GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, AxisList axes,
+              const graph::RowGroups &groups, double buffer, StringRef name)
+      : mesh(mesh), meshName(meshName), axes(std::move(axes)),
+        rows(groups.rows()) {
+    int64_t all = mesh.size(this->axes) * rows;
+    // Of all rows, those of the groups that ranks along the axes hold.
+    share = llvm::divideCeil(rows * groups.size, groups.globalSize);
     received = all;
     if (buffer > 0)
       received = std::min<int64_t>(
-          all, std::max<int64_t>(1, std::ceil(buffer * rows)));
+          all, std::max<int64_t>(1, std::ceil(buffer * share)));
     if (received < all)
-      bound = RowBound{received, rows, name.str(), "--expert-buffer",
+      bound = RowBound{received, share, name.str(), "--expert-buffer",
                        llvm::formatv("{0}", llvm::format("%g", buffer))};
   }
 
   int64_t room() const override { return received; }
+  int64_t even() const override { return share; }
 
   Value begin(OpBuilder &builder, Location loc, Value offsets) override {
     exchange =
-        buildRowExchange(builder, loc, offsets, meshName, mesh, axis, bound);
+        buildRowExchange(builder, loc, offsets, meshName, mesh, axes, bound);
     return exchange.ranges;
   }
 
@@ -171,43 +199,56 @@ public:
   }
 
   void replaceGradient(GroupedLinearWeightGradOp op, Value held) override {
-    Reduction reduction = *reductionOf(op.getOutput(), axis);
-    annotateHeld(held, op.getOutput(), mesh, axis);
+    Reduction reduction = *reductionOf(op.getOutput(), axes);
+    annotateHeld(held, op.getOutput(), mesh, axes);
     markOfDevice(held.getDefiningOp());
-    for (Operation *old : reduction.before) {
-      OpBuilder builder(old);
-      Operation *step = builder.clone(*old);
-      step->setOperand(0, held);
-      Value result = step->getResult(0);
-      result.setType(tensorTypeOf(held).clone(
-          tensorTypeOf(old->getResult(0)).getElementType()));
-      annotateHeld(result, old->getResult(0), mesh, axis);
-      held = result;
-    }
-    ReduceScatterOp scatter = reduction.scatter;
-    ShardingAttr rest = *without(scatter.getSharding(), axis);
-    if (!isReplicated(rest)) {
-      OpBuilder builder(scatter);
-      auto other =
-          ReduceScatterOp::create(builder, scatter.getLoc(), scatter.getType(),
-                                  scatter.getKind(), held, rest);
-      other->setDiscardableAttrs(scatter->getDiscardableAttrDictionary());
-      held = other;
-    }
-    scatter.getOutput().replaceAllUsesWith(held);
-    scatter.erase();
-    for (Operation *old : llvm::reverse(reduction.before))
-      old->erase();
+    for (const Reduction::Step &step : reduction.steps)
+      held = repeat(step, held);
+    Operation *last = reduction.steps.back().op;
+    last->getResult(0).replaceAllUsesWith(held);
+    for (const Reduction::Step &step : llvm::reverse(reduction.steps))
+      step.op->erase();
   }
 
 private:
+  /// A step of a reduction, of what is held.
+  Value repeat(const Reduction::Step &step, Value held) {
+    if (step.rest && isReplicated(*step.rest))
+      return held;
+    OpBuilder builder(step.op);
+    Value old = step.op->getResult(0);
+    SmallVector<int64_t> shape(tensorTypeOf(held).getShape());
+    size_t scattered = step.scattered;
+    Operation *copy;
+    if (step.rest) {
+      auto scatter = cast<ReduceScatterOp>(step.op);
+      const Sharding &rest = step.rest->getSharding();
+      scattered += scatter.getSharding().getSharding().dims[0].size() -
+                   rest.dims[0].size();
+      for (auto [size, over] : llvm::zip_equal(shape, rest.dims))
+        size /= mesh.size(over);
+      copy = ReduceScatterOp::create(builder, scatter.getLoc(),
+                                     tensorTypeOf(old).clone(shape),
+                                     scatter.getKind(), held, *step.rest);
+    } else {
+      copy = builder.clone(*step.op);
+      copy->setOperand(0, held);
+      copy->getResult(0).setType(tensorTypeOf(old).clone(shape));
+    }
+    annotateHeld(copy->getResult(0), old, mesh, axes, scattered);
+    return copy->getResult(0);
+  }
+
   Value exchanged(OpBuilder &builder, Location loc, Value sent, int64_t number,
                   Value from, Value to) {
     SmallVector<int64_t> shape(tensorTypeOf(sent).getShape());
     shape.front() = number;
-    return AllToAllRowsOp::create(builder, loc, tensorTypeOf(sent).clone(shape),
-                                  sent, from, to, meshName,
-                                  AxesAttr::get(builder.getContext(), axis));
+    auto op = AllToAllRowsOp::create(
+        builder, loc, tensorTypeOf(sent).clone(shape), sent, from, to, meshName,
+        AxesAttr::get(builder.getContext(), axes));
+    if (share < rows)
+      graph::setEvenRows(op, share);
+    return op;
   }
 
   Value heldOf(Value weight) {
@@ -216,15 +257,15 @@ private:
     Value held;
     if (auto gather = weight.getDefiningOp<AllGatherOp>()) {
       held = gather.getInput();
-      ShardingAttr rest = *without(gather.getSharding(), axis);
+      ShardingAttr rest = *without(gather.getSharding(), axes);
       if (!isReplicated(rest)) {
         OpBuilder builder(gather);
         SmallVector<int64_t> shape(tensorTypeOf(weight).getShape());
-        shape.front() /= mesh.size(axis);
+        shape.front() /= mesh.size(axes);
         held =
             AllGatherOp::create(builder, gather.getLoc(),
                                 tensorTypeOf(weight).clone(shape), held, rest);
-        annotateHeld(held, weight, mesh, axis);
+        annotateHeld(held, weight, mesh, axes);
       }
     } else {
       auto cast = weight.getDefiningOp<graph::CastOp>();
@@ -235,15 +276,15 @@ private:
       held = copy->getResult(0);
       held.setType(
           tensorTypeOf(input).clone(tensorTypeOf(weight).getElementType()));
-      annotateHeld(held, weight, mesh, axis);
+      annotateHeld(held, weight, mesh, axes);
     }
     return weights[weight] = held;
   }
 
   const Mesh &mesh;
   FlatSymbolRefAttr meshName;
-  AxisRef axis;
-  int64_t rows, received = 0;
+  AxisList axes;
+  int64_t rows, share = 0, received = 0;
   /// Fewer rows than may be sent.
   std::optional<RowBound> bound;
   RowExchange exchange;
@@ -388,38 +429,65 @@ struct ExchangeRowsPass
       return;
     Mesh mesh = meshOp.getMesh();
     for (func::FuncOp function : getOperation().getOps<func::FuncOp>())
-      for (StringRef name : axes)
-        if (mesh.size(AxisRef{name}) > 1 && !function.isExternal())
-          exchange(function.front(), mesh,
-                   FlatSymbolRefAttr::get(meshOp.getSymNameAttr()),
-                   AxisRef{name});
+      if (!function.isExternal())
+        exchange(function.front(), mesh,
+                 FlatSymbolRefAttr::get(meshOp.getSymNameAttr()));
   }
 
 private:
-  void exchange(Block &block, const Mesh &mesh, FlatSymbolRefAttr meshName,
-                const AxisRef &axis) {
-    if (llvm::none_of(block, [&](Operation &op) {
-          auto linear = dyn_cast<GroupedLinearOp>(op);
-          return linear && gatherOf(linear.getWeight(), axis);
+  /// The axes, of those that are asked for, over which the groups of a weight
+  /// are gathered, up to the first that is not asked for.
+  AxisList gatheredOver(Operation *op, const Mesh &mesh) const {
+    auto linear = dyn_cast<GroupedLinearOp>(op);
+    AllGatherOp gather = linear ? gatherOf(linear.getWeight()) : AllGatherOp();
+    AxisList found;
+    if (!gather)
+      return found;
+    for (const AxisRef &axis : gather.getSharding().getSharding().dims[0]) {
+      if (llvm::none_of(axes, [&](StringRef name) {
+            return axis == AxisRef{name} && mesh.size(axis) > 1;
+          }))
+        break;
+      found.push_back(axis);
+    }
+    return found;
+  }
+
+  void exchange(Block &block, const Mesh &mesh, FlatSymbolRefAttr meshName) {
+    if (llvm::all_of(block, [&](Operation &op) {
+          return gatheredOver(&op, mesh).empty();
         }))
       return;
     readFirstRowsAndGroups(block);
     for (const graph::GroupedOps &grouped : graph::findGroupedOps(block)) {
       auto first = llvm::find_if(grouped.ops, llvm::IsaPred<GroupedLinearOp>);
-      if (first == grouped.ops.end() ||
-          !gatherOf((*first)->getOperand(1), axis))
+      AxisList along;
+      if (first != grouped.ops.end())
+        along = gatheredOver(*first, mesh);
+      if (along.empty())
         continue;
-      if (std::optional<std::string> why = whyGathered(grouped, mesh, axis)) {
-        (*first)->emitRemark("weights of all groups are gathered over \"")
-            << axis.name << "\", since " << *why;
+      Operation *linear = *first;
+      std::optional<Sharding> groups = writtenSharding(grouped.groups.root);
+      // Ranks that have the same rows do not send them to each other.
+      AxisList sent;
+      for (const AxisRef &axis : along) {
+        if (!groups || !groups->splits(mesh, axis))
+          break;
+        sent.push_back(axis);
+      }
+      std::optional<std::string> why = "rows are not sharded over it";
+      if (!sent.empty())
+        why = whyGathered(grouped, mesh, sent);
+      if (why) {
+        linear->emitRemark("weights of all groups are gathered over \"")
+            << along.front().name << "\", since " << *why;
         continue;
       }
-      Sharding groups = *writtenSharding(grouped.groups.root);
       AxisList rows;
-      for (const AxisList &dim : groups.dims)
+      for (const AxisList &dim : groups->dims)
         llvm::append_range(rows, dim);
-      GroupTravel travel(mesh, meshName, axis, grouped.groups.rows(), buffer,
-                         nameOf((*first)->getOperand(1)));
+      GroupTravel travel(mesh, meshName, sent, grouped.groups, buffer,
+                         nameOf(linear->getOperand(1)));
       graph::sortRows(grouped, &travel);
       for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
         if (isOpTriviallyDead(&op))
@@ -430,23 +498,18 @@ private:
     }
   }
 
-  /// Why rows cannot travel, or nothing.
+  /// Why rows cannot travel along `axes`, or nothing.
   static std::optional<std::string>
   whyGathered(const graph::GroupedOps &grouped, const Mesh &mesh,
-              const AxisRef &axis) {
-    std::optional<Sharding> rows = writtenSharding(grouped.groups.root);
-    if (!rows || !rows->splits(mesh, axis))
-      return "rows are not sharded over it";
-    if (grouped.groups.origin)
-      return "some groups alone are read";
-    if (grouped.groups.size % mesh.size(axis) != 0)
+              ArrayRef<AxisRef> axes) {
+    if (grouped.groups.size % mesh.size(axes) != 0)
       return std::to_string(grouped.groups.size) +
              " groups are not divisible by its " +
-             std::to_string(mesh.size(axis)) + " positions";
+             std::to_string(mesh.size(axes)) + " positions";
     for (Operation *op : grouped.ops) {
       auto linear = dyn_cast<GroupedLinearOp>(op);
-      if (linear ? !gatherOf(linear.getWeight(), axis)
-                 : !reductionOf(op->getResult(0), axis))
+      if (linear ? !isGatheredOver(linear.getWeight(), axes)
+                 : !reductionOf(op->getResult(0), axes))
         return linear ? "a weight of the same rows is not gathered"
                       : "the gradient of a weight is not scattered";
     }

@@ -15,6 +15,7 @@
 #define CLEAVE_DIALECT_GRAPH_IR_ATTRIBUTES_EVENROWS_H
 
 #include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Operation.h"
 #include <optional>
 
@@ -33,6 +34,17 @@ inline void setEvenRows(mlir::Operation *op, int64_t rows) {
 inline int64_t evenRows(mlir::Operation *op, int64_t all) {
   auto rows = op->getAttrOfType<mlir::IntegerAttr>(kEvenRowsAttr);
   return rows ? std::min<int64_t>(rows.getInt(), all) : all;
+}
+
+/// The elements of an even share of rows that are sent: one of `input` and
+/// `output` may have room for more.
+inline int64_t evenElements(mlir::Operation *op, mlir::Value input,
+                            mlir::Value output) {
+  auto from = llvm::cast<mlir::RankedTensorType>(input.getType()),
+       to = llvm::cast<mlir::RankedTensorType>(output.getType());
+  auto less = from.getDimSize(0) < to.getDimSize(0) ? from : to;
+  int64_t rows = less.getDimSize(0);
+  return rows ? less.getNumElements() / rows * evenRows(op, rows) : 0;
 }
 
 } // namespace cleave::graph
