@@ -8,6 +8,8 @@ gradients, and models of them are traced and trained.
 
 import importlib
 import inspect
+import re
+import types
 
 import pytest
 import torch
@@ -15,8 +17,10 @@ import transformers
 
 import cleave
 from cleave import recurrence
-from cleave.trace import scans
-from trace_support import check, count
+from cleave.testing.tools import interpret, run_tool, tool
+from cleave.trace import scans, trace
+from recipe_runs import agree, random_inputs
+from trace_support import check, count, text_in_double
 
 SELECTIVE, CHUNKED, DELTA, KIMI = scans._SCANS
 
@@ -185,3 +189,53 @@ def test_five_steps_are_those_of_torch(family, options):
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(torch.as_tensor(trained[name]), parameter.detach(), rtol=1e-3,
                                    atol=1e-4)
+
+
+class Causal(torch.nn.Module):
+    """Tokens whose convolution is cut off behind them, as layers of these models write it."""
+
+    def __init__(self, taps=4, dilation=1, groups=8, bias=True, cut=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.cut = torch.nn.Embedding(96, 8), cut
+        self.config = types.SimpleNamespace()
+        self.convolution = torch.nn.Conv1d(8, 8, taps, dilation=dilation, groups=groups, bias=bias,
+                                           padding=dilation * (taps - 1))
+
+    def forward(self, input_ids, labels):
+        x = self.table(input_ids)
+        length = self.cut or x.shape[1]
+        y = self.convolution(x.transpose(1, 2))[..., :length].transpose(1, 2)
+        loss = x.square().mean() + y.sin().square().mean() + 0 * labels.sum()
+        return types.SimpleNamespace(loss=loss, logits=y)
+
+
+CAUSAL = [dict(), dict(taps=2, bias=False), dict(taps=3, dilation=2), dict(groups=2), dict(groups=1),
+          dict(cut=15), dict(cut=17)]
+
+
+@pytest.mark.parametrize("settings", CAUSAL, ids=str)
+def test_causal_convolution(settings):
+    """Its windows are those of the tokens, and none is computed to be cut off; other cuts are left."""
+    traced = check(Causal(**settings), batch(0, 16), logits=False)
+    windows = re.findall(r"graph.patches .*-> tensor<2x1x(\d+)x", traced.mlir)
+    assert set(windows) == {str(16 + 3) if "cut" in settings else "16"}
+
+
+@pytest.mark.parametrize("settings", CAUSAL[:5], ids=str)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_causal_convolution_over_ranks(tmp_path, settings, ranks):
+    """Of the tokens of the rank before, a rank reads as many as windows reach back: a step in f64
+    by the interpreter, and what is gathered."""
+    path = tmp_path / "m.mlir"
+    path.write_text(text_in_double(trace(Causal(**settings).double(), batch(0, 16)).mlir))
+    step, local = (run_tool([tool("cleave-compile"), str(path), *flags])
+                   for flags in (["--emit=step"], ["--emit=local", f"--mesh=cp={ranks}", "--plan=context"]))
+    inputs = random_inputs(step)
+    for found, expected in zip(interpret(local, inputs, entry="train"),
+                               interpret(step, inputs, entry="train")):
+        agree(found, expected)
+    train = local.split("func.func @train")[1].split("func.func")[0]
+    reach = settings.get("dilation", 1) * (settings.get("taps", 4) - 1)
+    gathered = re.findall(r"spmd.all_gather .*: (tensor<\S+f64>) -> ", train)
+    assert gathered == [f"tensor<2x8x1x1x{reach}xf64>"] * len(gathered) and len(gathered) == 2

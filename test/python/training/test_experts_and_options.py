@@ -51,7 +51,7 @@ class Draw:
         self.rule = list(RULES)[seed % len(RULES)]
         self.mesh, self.plan, compressible = LAYOUTS[seed % len(LAYOUTS)]
         self.clip = rng.choice([None, 0.5])
-        #: What both have.
+        #: Those of both.
         self.options = dict(
             micro_batches=rng.choice([1, 2]) if "pp" not in self.mesh else 2,
             prune=rng.choice([None, None, "0.5", "2:4"]),
@@ -59,7 +59,7 @@ class Draw:
             precision="f32")
         if self.options["prune"] is None:
             self.options["quantize"] = rng.choice([None, "int8"])
-        #: What the layout has alone.
+        #: Those of the layout alone.
         self.own = dict(recompute=rng.choice([None, "full", "selective"]),
                         expert_buffer=rng.choice([None, "worst", "2"]),
                         offload=rng.choice([None, None, "state", "saved"]))

@@ -17,7 +17,8 @@
 /// Of the dimension of blocks only the last states and shares are read as a
 /// whole: ranks that have one block each gather these alone. A shift by one
 /// place, as gradients of recurrences have them, gathers the first or the last
-/// element of each block.
+/// element of each block, and a causal convolution the last elements, as many
+/// as its windows reach back.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -70,6 +71,49 @@ public:
                                                    : ValueRange{own, other},
                                            builder.getI64IntegerAttr(dim));
     return f.reshape(result, whole);
+  }
+
+  /// The windows of `taps` elements, `step` places from each other, that end at
+  /// each place of `x`: `[..., t, taps]`.
+  Value windows(Value x, int64_t taps, int64_t step) {
+    x = f.reshape(x, shape);
+    int64_t size = shape[dim], reach = (taps - 1) * step;
+    Value before = moved(at(x, dim, size - reach, reach), /*forward=*/true);
+    Value all = graph::ConcatOp::create(builder, f.loc, ValueRange{before, x},
+                                        builder.getI64IntegerAttr(dim));
+    SmallVector<int64_t> split(shape);
+    split.push_back(1);
+    SmallVector<Value> columns;
+    for (int64_t tap = 0; tap < taps; ++tap)
+      columns.push_back(f.reshape(at(all, dim, tap * step, size), split));
+    Value result = graph::ConcatOp::create(
+        builder, f.loc, columns, builder.getI64IntegerAttr(shape.size()));
+    SmallVector<int64_t> joined(whole);
+    joined.push_back(taps);
+    return f.reshape(result, joined);
+  }
+
+  /// The adjoint of `windows`: of `[..., t, taps]` the sums for each place.
+  Value sumWindows(Value rows, int64_t taps, int64_t step) {
+    SmallVector<int64_t> split(shape);
+    split.push_back(taps);
+    rows = f.reshape(rows, split);
+    int64_t size = shape[dim], reach = (taps - 1) * step;
+    SmallVector<int64_t> offsets(split.size(), 0), ones(split.size(), 1),
+        sizes(split);
+    sizes.back() = 1;
+    Value all;
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      offsets.back() = tap;
+      Value column =
+          graph::SliceOp::create(builder, f.loc, rows, offsets, sizes, ones);
+      column =
+          padded(f.reshape(column, shape), dim, tap * step, reach - tap * step);
+      all = all ? f.add(all, column) : column;
+    }
+    Value before = moved(at(all, dim, 0, reach), /*forward=*/false);
+    Value own = at(all, dim, reach, size);
+    return f.reshape(f.add(own, padded(before, dim, size - reach, 0)), whole);
   }
 
 private:
@@ -140,4 +184,83 @@ void cleave::spmd::blockShift(graph::PadOp op, int64_t dim, int64_t blocks) {
   op.erase();
   if (slice->use_empty())
     slice.erase();
+}
+
+/// The places behind each window of a kernel in one row, without strides.
+template <typename Op> static std::optional<int64_t> plainReach(Op op) {
+  bool plain = llvm::all_of(op.getStride(), [](int64_t n) { return n == 1; }) &&
+               llvm::all_of(op.getPadding(), [](int64_t n) { return n == 0; });
+  if (!plain || op.getKernel()[0] != 1)
+    return std::nullopt;
+  return (op.getKernel()[1] - 1) * op.getDilation()[1];
+}
+
+std::optional<int64_t> cleave::spmd::causalReach(graph::PatchesOp op) {
+  auto pad = op.getInput().getDefiningOp<graph::PadOp>();
+  if (!pad || !pad.getValue().isZero() ||
+      llvm::any_of(pad.getInterior(), [](int64_t n) { return n != 0; }) ||
+      llvm::any_of(pad.getHigh(), [](int64_t n) { return n != 0; }) ||
+      llvm::any_of(pad.getLow().drop_back(), [](int64_t n) { return n != 0; }))
+    return std::nullopt;
+  std::optional<int64_t> reach = plainReach(op);
+  if (!reach || *reach != pad.getLow().back() ||
+      tensorTypeOf(op.getInput()).getDimSize(2) != 1)
+    return std::nullopt;
+  return reach;
+}
+
+/// The slice of the gradient of windows without the places of the pad.
+static graph::SliceOp cutOf(graph::PatchesGradOp op) {
+  if (!op.getOutput().hasOneUse())
+    return {};
+  return dyn_cast<graph::SliceOp>(*op.getOutput().user_begin());
+}
+
+std::optional<int64_t> cleave::spmd::causalReach(graph::PatchesGradOp op) {
+  graph::SliceOp cut = cutOf(op);
+  std::optional<int64_t> reach = plainReach(op);
+  if (!cut || !reach || op.getImage()[0] != 1)
+    return std::nullopt;
+  SmallVector<int64_t> sizes(tensorTypeOf(op.getOutput()).getShape());
+  sizes.back() -= *reach;
+  if (cut.getSizes() != ArrayRef(sizes) ||
+      cut.getOffsets() != ArrayRef<int64_t>{0, 0, 0, *reach} ||
+      llvm::any_of(cut.getStrides(), [](int64_t n) { return n != 1; }))
+    return std::nullopt;
+  return reach;
+}
+
+void cleave::spmd::blockWindows(graph::PatchesOp op, int64_t blocks) {
+  auto pad = op.getInput().getDefiningOp<graph::PadOp>();
+  OpBuilder builder(op);
+  graph::Formula f{builder, op.getLoc()};
+  Value rows =
+      Blocks(op, tensorTypeOf(pad.getInput()), /*dim=*/3, blocks)
+          .windows(pad.getInput(), op.getKernel()[1], op.getDilation()[1]);
+  // [n, c, h, w, taps] as [n, h, w, c, 1, taps].
+  rows = graph::TransposeOp::create(builder, f.loc, rows,
+                                    ArrayRef<int64_t>{0, 2, 3, 1, 4});
+  op.getOutput().replaceAllUsesWith(
+      f.reshape(rows, tensorTypeOf(op.getOutput()).getShape()));
+  op.erase();
+  if (pad->use_empty())
+    pad.erase();
+}
+
+void cleave::spmd::blockWindowsGrad(graph::PatchesGradOp op, int64_t blocks) {
+  graph::SliceOp cut = cutOf(op);
+  OpBuilder builder(op);
+  graph::Formula f{builder, op.getLoc()};
+  RankedTensorType type = tensorTypeOf(cut.getOutput());
+  // [n, h, w, c, 1, taps] as [n, c, h, w, taps].
+  SmallVector<int64_t> shape(tensorTypeOf(op.getGradient()).getShape());
+  shape.erase(shape.begin() + 4);
+  Value rows = graph::TransposeOp::create(builder, f.loc,
+                                          f.reshape(op.getGradient(), shape),
+                                          ArrayRef<int64_t>{0, 3, 1, 2, 4});
+  cut.getOutput().replaceAllUsesWith(
+      Blocks(op, type, /*dim=*/3, blocks)
+          .sumWindows(rows, op.getKernel()[1], op.getDilation()[1]));
+  cut.erase();
+  op.erase();
 }

@@ -49,14 +49,23 @@ static void addTokens(const DimensionClasses &classes, func::FuncOp function,
   }
 }
 
-/// Computes the recurrences of `function` along `sequences`, and shifts by one
-/// place, in as many blocks as `axis` has positions.
+/// Computes the recurrences of `function` along `sequences`, shifts by one
+/// place, and windows of causal convolutions in as many blocks as `axis` has
+/// positions.
 static void blockScans(Annotator &annotator, func::FuncOp function,
                        const SequenceClasses &sequences, StringRef axis) {
   const DimensionClasses &classes = annotator.classesOf(function);
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
   SmallVector<graph::LinearScanOp> scans;
   SmallVector<std::pair<graph::PadOp, int64_t>> shifts;
+  SmallVector<graph::PatchesOp> windows;
+  SmallVector<graph::PatchesGradOp> gradients;
+  /// Whether windows over `image [n, c, 1, t]` are of sequences.
+  auto areLong = [&](Value image, int64_t reach) {
+    int64_t size = graph::tensorTypeOf(image).getDimSize(3);
+    return sequences.contains(classes.number(image, 3)) && size % parts == 0 &&
+           size / parts >= reach;
+  };
   auto isLong = [&](Value value, int64_t dim) {
     int64_t size = graph::tensorTypeOf(value).getDimSize(dim);
     return size % parts == 0 && size > parts;
@@ -66,7 +75,16 @@ static void blockScans(Annotator &annotator, func::FuncOp function,
         scan &&
         sequences.contains(classes.number(scan.getInput(), scan.getDim())))
       scans.push_back(scan);
-    else if (auto pad = dyn_cast<graph::PadOp>(op))
+    else if (auto patches = dyn_cast<graph::PatchesOp>(op)) {
+      if (std::optional<int64_t> reach = causalReach(patches);
+          reach &&
+          areLong(patches.getInput().getDefiningOp()->getOperand(0), *reach))
+        windows.push_back(patches);
+    } else if (auto gradient = dyn_cast<graph::PatchesGradOp>(op)) {
+      if (std::optional<int64_t> reach = causalReach(gradient);
+          reach && areLong(gradient->user_begin()->getResult(0), *reach))
+        gradients.push_back(gradient);
+    } else if (auto pad = dyn_cast<graph::PadOp>(op))
       if (std::optional<int64_t> dim = shiftedDim(pad))
         if (Value shifted = pad.getInput().getDefiningOp()->getOperand(0);
             isLong(shifted, *dim) &&
@@ -75,6 +93,10 @@ static void blockScans(Annotator &annotator, func::FuncOp function,
   }
   for (auto [pad, dim] : shifts)
     blockShift(pad, dim, parts);
+  for (graph::PatchesOp patches : windows)
+    blockWindows(patches, parts);
+  for (graph::PatchesGradOp gradient : gradients)
+    blockWindowsGrad(gradient, parts);
   for (graph::LinearScanOp scan : scans) {
     int64_t size =
         graph::tensorTypeOf(scan.getInput()).getDimSize(scan.getDim());
