@@ -18,7 +18,6 @@ import torch
 import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from .casts import meaning
 from .conditions import Conditions, condition_of
@@ -26,7 +25,7 @@ from .custom_functions import FunctionUse, apply_function
 from .errors import OUTSIDE, EagerError, ForwardStateError
 from .forward_state import Constants, name_of
 from .generators import only_the_seed_of_the_step, refuse_generator
-from .memory import map_tensors, memory_of, version_of
+from .memory import leaves_of, map_tensors, memory_of, requiring_gradients, version_of
 from .patches import checkpoint_generator, enter_saved_tensors_hooks, patched, refuse_backward
 from .python_random import only_torch_random_numbers
 from .regions import Regions
@@ -111,9 +110,10 @@ class _AutogradMode(TorchFunctionMode):
             if transform.key() != torch._C._functorch.TransformType.Vmap \
                     and getattr(function, "__name__", "") not in _LEAVING:
                 refuse_backward()
-            refuse_generator((args, kwargs))
+            refuse_generator(leaves_of((args, kwargs)))
             return function(*args, **kwargs)
-        refuse_generator((args, kwargs))
+        leaves = leaves_of((args, kwargs))
+        refuse_generator(leaves)
         function = REPLACEMENTS.get(function, function)
         if function in _REFUSED:
             raise EagerError(_REFUSED[function])
@@ -122,13 +122,15 @@ class _AutogradMode(TorchFunctionMode):
                              "x = x.detach()")
         if function in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__):
             self._check_requires_grad(*args, **kwargs)
-        args, kwargs = map_tensors(self._traced, (args, kwargs))
-        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        given = [x for x in leaves if isinstance(x, torch.Tensor)]
+        tensors = [self._traced(x) for x in given]
+        if any(x is not y for x, y in zip(given, tensors)):
+            args, kwargs = map_tensors(self._traced, (args, kwargs))
         refuse_selected(tensors, function)
         if getattr(function, "__name__", "") == "__get__" and function not in _DETACH:
             out = function(*args, **kwargs)
             if isinstance(out, torch.Tensor) and not torch.is_grad_enabled() \
-                    and tensors[0].requires_grad:
+                    and requiring_gradients(tensors[:1]):
                 return out.detach()
             return out
         self._check_aliases(tensors)
@@ -139,10 +141,10 @@ class _AutogradMode(TorchFunctionMode):
         if decided is not None:
             return decided
         before = [(x, version_of(x)) for x in tensors]
-        given = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
+        read = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
             out = self._detached(tensors[0])
-            self._constants.note(function, given, {memory_of(out): out})
+            self._constants.note(function, read, {memory_of(out): out})
             return out
         if not torch.is_grad_enabled():
             args, kwargs = map_tensors(_without_gradient, (args, kwargs))
@@ -154,15 +156,14 @@ class _AutogradMode(TorchFunctionMode):
                 out = out.view(out.shape)
         if function is torch.Tensor.item:
             self._conditions.note(out, *args)
-        results = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+        results = [x for x in leaves_of(out) if isinstance(x, torch.Tensor)]
         for tensor, version in before:
             if version_of(tensor) != version:
                 self._check_written(tensor)
                 results.append(tensor)
-        self._constants.note(function, given, {memory_of(x): x for x in results})
-        for tensor in (*tensors, *results):
-            if tensor.requires_grad:
-                self._graded.setdefault(memory_of(tensor), tensor)
+        self._constants.note(function, read, {memory_of(x): x for x in results})
+        for tensor in requiring_gradients((*tensors, *results)):
+            self._graded.setdefault(memory_of(tensor), tensor)
         return out
 
     def _traced(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -249,7 +250,7 @@ def _written_by(function: Any, args: Any, kwargs: Mapping[str, Any]) -> list[tor
         name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
         if name.endswith("__") else name.endswith("_") and name not in _NOT_WRITTEN)
     written = [*(args[:1] if in_place else ()), kwargs.get("out")]
-    return [x for x in pytree.tree_leaves(written) if isinstance(x, torch.Tensor)]
+    return [x for x in leaves_of(written) if isinstance(x, torch.Tensor)]
 
 
 def _without_gradient(tensor: torch.Tensor) -> torch.Tensor:

@@ -143,5 +143,4 @@ def _decomposition(target: Any) -> Any:
     # (torch._refs) would use operators of the prims namespace.
     if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
         return functools.partial(target._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
-    rule = torch.export.default_decompositions().get(target)
-    return rule or torch._decomp.decomposition_table.get(target)
+    return torch._decomp.decomposition_table.get(target)

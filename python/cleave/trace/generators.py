@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from .errors import EagerError
 from .locations import LIBRARY
@@ -60,9 +59,9 @@ class _Refusing:
         return getattr(self._generator, name)
 
 
-def refuse_generator(arguments: Any) -> None:
-    """Raises EagerError if a generator is among the arguments of a function."""
-    if any(isinstance(x, torch.Generator) for x in pytree.tree_leaves(arguments)):
+def refuse_generator(arguments: Iterable[Any]) -> None:
+    """Raises EagerError if a generator is among the arguments of a function, without containers."""
+    if any(isinstance(x, torch.Generator) for x in arguments):
         raise EagerError(_STATE.format("draws random numbers by a generator of its own",
                                        "generator=..."))
 
