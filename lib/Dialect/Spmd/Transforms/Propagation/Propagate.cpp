@@ -92,8 +92,27 @@ public:
 private:
   Block &body() { return function.getBody().front(); }
 
+  /// The state of an op, with the times at which it was found.
+  struct OpState {
+    graph::ShardingRule rule;
+    /// The axes of its factors.
+    FactorAxes axes;
+    int64_t merged = -1, visited = -1, marked = -1;
+  };
+
+  /// Notes that the sharding of `value` has changed.
+  void touch(Value value) { changedAt[value] = ++clock; }
+
+  /// Whether the sharding of an operand or a result of `op` has changed since.
+  bool hasChanged(Operation *op, int64_t since) {
+    auto isNew = [&](Value value) { return changedAt.lookup(value) > since; };
+    return since < 0 || llvm::any_of(op->getOperands(), isNew) ||
+           llvm::any_of(op->getResults(), isNew);
+  }
+
   /// Propagates forward and backward until nothing changes. Each change adds an
-  /// axis to a dimension, so that this terminates.
+  /// axis to a dimension, so that this terminates. An op is only visited again
+  /// if one of its tensors has changed.
   void spread() {
     bool changed = true;
     while (changed) {
@@ -137,11 +156,12 @@ private:
           return !mesh.isSequential(axis);
         });
     }
+    states.reserve(llvm::range_size(body()));
     for (Operation &op : body().without_terminator()) {
       auto ruled = dyn_cast<graph::ShardingRuleOpInterface>(&op);
       if (!ruled)
         return op.emitOpError("has no sharding rule");
-      rules[&op] = ruled.getShardingRule();
+      states[&op].rule = ruled.getShardingRule();
       for (Value result : op.getResults())
         shardings[result] = Sharding::replicated(rankOf(result), /*open=*/true);
     }
@@ -160,6 +180,7 @@ private:
         axes.insert(axes.begin(), found.begin(), found.end());
       }
       known = std::move(given);
+      touch(argument);
     }
     // Annotations on weights are applied with the shardings of arguments.
     for (auto op : body().getOps<ConstrainOp>())
@@ -168,6 +189,7 @@ private:
       } else {
         Sharding given = op.getSharding().getSharding();
         shardings.find(op.getOutput())->second.open = given.open;
+        touch(op.getOutput());
         for (const AxisList &axes : given.dims)
           llvm::append_range(reserved[op.getOutput()], axes);
       }
@@ -201,6 +223,7 @@ private:
                            compute->dims, op.getSharding().getSharding().dims))
         if (axes.empty() && mesh.isPrefix(own, given))
           axes = own;
+      touch(op.getOutput());
     }
   }
 
@@ -229,6 +252,8 @@ private:
     for (auto op : body().getOps<ConstrainOp>())
       if (!isOfWeight(op))
         addConstraint(op);
+    for (const auto &held : reserved)
+      touch(held.first);
     reserved.clear();
   }
 
@@ -242,6 +267,7 @@ private:
       axes = own;
     }
     known = std::move(given);
+    touch(op.getOutput());
   }
 
   SmallVector<const Sharding *> shardingsOf(ValueRange values) {
@@ -253,8 +279,22 @@ private:
 
   FactorAxes merge(Operation *op,
                    function_ref<void(const std::string &)> conflict) {
-    return mergeFactors(mesh, rules[op], shardingsOf(op->getOperands()),
+    return mergeFactors(mesh, ruleOf(op), shardingsOf(op->getOperands()),
                         shardingsOf(op->getResults()), conflict);
+  }
+
+  const graph::ShardingRule &ruleOf(Operation *op) {
+    return states.find(op)->second.rule;
+  }
+
+  /// Returns the axes of the factors of `op` under the current shardings.
+  const FactorAxes &axesOf(Operation *op) {
+    OpState &state = states.find(op)->second;
+    if (hasChanged(op, state.merged)) {
+      state.merged = clock;
+      state.axes = merge(op, [](const std::string &) {});
+    }
+    return state.axes;
   }
 
   /// Extends the open dimensions of `value` by the axes of its factors.
@@ -294,13 +334,19 @@ private:
       known = mesh.normalize(list);
       changed = true;
     }
+    if (changed)
+      touch(value);
     return changed;
   }
 
   bool visit(Operation *op) {
-    graph::ShardingRule &rule = rules[op];
+    OpState &state = states.find(op)->second;
+    if (!hasChanged(op, state.visited))
+      return false;
+    state.visited = clock;
+    const graph::ShardingRule &rule = state.rule;
+    const FactorAxes &axes = axesOf(op);
     bool changed = false;
-    FactorAxes axes = merge(op, [](const std::string &) {});
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
       if (!llvm::is_contained(rule.unused, i))
         changed |=
@@ -311,24 +357,25 @@ private:
     return changed;
   }
 
-  /// Returns the partial axes of the results of `op` under the current
-  /// shardings.
+  /// Sets the partial axes of the results of `op` under the current shardings.
   void markPartial(Operation *op) {
-    FactorAxes axes = merge(op, [](const std::string &) {});
-    setPartial(op, axes);
-  }
-
-  void setPartial(Operation *op, const FactorAxes &axes) {
-    PartialPlan plan = planFor(op, axes);
+    OpState &state = states.find(op)->second;
+    if (!hasChanged(op, state.marked))
+      return;
+    state.marked = clock;
+    PartialPlan plan = planFor(op, axesOf(op));
     for (auto [result, partial] : llvm::zip(op->getResults(), plan.results)) {
       Sharding &sharding = shardings.find(result)->second;
-      sharding.partial = staysPartial(mesh, sharding, partial);
+      PartialList kept = staysPartial(mesh, sharding, partial);
       auto known = reduced.find(result);
-      if (known == reduced.end())
+      if (known != reduced.end())
+        llvm::erase_if(kept, [&](const PartialAxis &entry) {
+          return mesh.overlap(entry.axis, known->second);
+        });
+      if (kept == sharding.partial)
         continue;
-      llvm::erase_if(sharding.partial, [&](const PartialAxis &entry) {
-        return mesh.overlap(entry.axis, known->second);
-      });
+      sharding.partial = std::move(kept);
+      touch(result);
     }
   }
 
@@ -336,7 +383,7 @@ private:
   void reduceSums() {
     SeedOrder seedOrder(body());
     for (Operation &op : body().without_terminator()) {
-      setPartial(&op, merge(&op, [](const std::string &) {}));
+      markPartial(&op);
       reduceForAll(&op, seedOrder);
     }
   }
@@ -384,18 +431,21 @@ private:
           reduced[result].push_back(partial.axis);
         else
           kept.push_back(partial);
+      if (kept.size() != sharding.partial.size())
+        touch(result);
       sharding.partial = std::move(kept);
     }
   }
 
   /// Whether the reader at `use` computes on shards along `axis`.
   bool isSplitIn(OpOperand &use, const AxisRef &axis) {
-    auto rule = rules.find(use.getOwner());
-    return rule != rules.end() &&
-           !llvm::is_contained(rule->second.unused, use.getOperandNumber()) &&
-           llvm::any_of(
-               merge(use.getOwner(), [](const std::string &) {}),
-               [&](const AxisList &list) { return mesh.overlap(axis, list); });
+    auto state = states.find(use.getOwner());
+    return state != states.end() &&
+           !llvm::is_contained(state->second.rule.unused,
+                               use.getOperandNumber()) &&
+           llvm::any_of(axesOf(use.getOwner()), [&](const AxisList &list) {
+             return mesh.overlap(axis, list);
+           });
   }
 
   /// Returns the number of elements of the results that the reader at `use`
@@ -404,11 +454,11 @@ private:
   /// smaller. Returns nothing where it is sharded over `axis`.
   std::optional<int64_t> partialElements(OpOperand &use, const AxisRef &axis) {
     Operation *reader = use.getOwner();
-    auto rule = rules.find(reader);
-    if (rule == rules.end() ||
-        llvm::is_contained(rule->second.unused, use.getOperandNumber()))
+    auto state = states.find(reader);
+    if (state == states.end() ||
+        llvm::is_contained(state->second.rule.unused, use.getOperandNumber()))
       return std::nullopt;
-    FactorAxes axes = merge(reader, [](const std::string &) {});
+    const FactorAxes &axes = axesOf(reader);
     if (llvm::any_of(axes, [&](const AxisList &list) {
           return mesh.overlap(axis, list);
         }))
@@ -447,7 +497,7 @@ private:
         count *= mesh.size(list);
       return count;
     };
-    const graph::ShardingRule &rule = rules.find(use.getOwner())->second;
+    const graph::ShardingRule &rule = ruleOf(use.getOwner());
     return shards(projectFactors(mesh, rule,
                                  rule.operands[use.getOperandNumber()], axes)) /
            shards(shardings.find(use.get())->second.dims);
@@ -461,7 +511,7 @@ private:
     SmallVector<int64_t> elements;
     for (Type type : op->getOperandTypes())
       elements.push_back(cast<RankedTensorType>(type).getNumElements());
-    return planPartials(mesh, rules[op], axes, shardingsOf(op->getOperands()),
+    return planPartials(mesh, ruleOf(op), axes, shardingsOf(op->getOperands()),
                         elements, summedByItself(op));
   }
 
@@ -508,8 +558,11 @@ private:
   func::FuncOp function;
   FlatSymbolRefAttr meshName;
   Mesh mesh;
-  llvm::DenseMap<Operation *, graph::ShardingRule> rules;
+  llvm::DenseMap<Operation *, OpState> states;
   llvm::DenseMap<Value, Sharding> shardings;
+  /// The number of changes of shardings, and which was the last of each value.
+  int64_t clock = 0;
+  llvm::DenseMap<Value, int64_t> changedAt;
   /// The axes of annotations that are not applied yet.
   llvm::DenseMap<Value, AxisList> reserved;
   /// The axes over which a value is reduced at its producer.
