@@ -103,9 +103,12 @@ bool isInRows(RankedTensorType type) {
 struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
   using FuseBase::FuseBase;
 
+  using Nodes = DenseMap<Operation *, FusionNode>;
+
   /// Rewrites ops that need several kernels, removes identities, and clones
-  /// each op without operands in memory for each use.
-  LogicalResult prepare(Block &block) {
+  /// each op without operands in memory for each use. Adds the nodes of ops
+  /// that are in their final form.
+  LogicalResult prepare(Block &block, Nodes &nodes) {
     for (Operation &op : llvm::make_early_inc_range(block)) {
       auto decomposition = dyn_cast<KernelDecompositionInterface>(op);
       if (!decomposition)
@@ -140,13 +143,14 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
           OpBuilder b(&op);
           use.set(b.clone(op)->getResult(0));
         }
+      nodes.try_emplace(&op, std::move(*node));
     }
     return success();
   }
 
   /// Lets a kernel write what is a part of a larger value in its place, if all
-  /// other readers can read it there.
-  LogicalResult writeInPlace(Block &block) {
+  /// other readers can read it there. Nodes are found again after a change.
+  LogicalResult writeInPlace(Block &block, Nodes &nodes) {
     for (auto copy : llvm::make_early_inc_range(block.getOps<CopyOp>())) {
       auto value = dyn_cast<OpResult>(copy.getInput());
       if (!value || copy.getInto() || !copy->hasOneUse() ||
@@ -164,6 +168,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
             return definition.result == value && definition.plain;
           }))
         continue;
+      nodes.clear();
       value.setType(copy.getType());
       copy.replaceAllUsesWith(value);
       copy.erase();
@@ -189,13 +194,19 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
   };
 
   LogicalResult fuse(func::FuncOp func, SymbolTable &symbols,
-                     llvm::StringMap<KernelOp> &known, Fused &fused) {
+                     KnownKernels &known, Fused &fused) {
     Block &block = func.getBody().front();
-    if (failed(prepare(block)) || failed(writeInPlace(block)))
+    Nodes prepared;
+    prepared.reserve(llvm::range_size(block));
+    if (failed(prepare(block, prepared)) ||
+        failed(writeInPlace(block, prepared)))
       return failure();
     std::vector<FusionNode> nodes;
     for (Operation &op : block.without_terminator()) {
-      auto node = probe(&op);
+      auto done = prepared.find(&op);
+      auto node = done == prepared.end()
+                      ? probe(&op)
+                      : FailureOr<FusionNode>(std::move(done->second));
       if (failed(node))
         return failure();
       auto check = dyn_cast<CheckOp>(op);
@@ -252,7 +263,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     SymbolTable symbols(module);
-    llvm::StringMap<KernelOp> known;
+    KnownKernels known;
     SmallVector<func::FuncOp> parts(module.getOps<func::FuncOp>());
     AlikeParts alike(parts);
     DenseMap<Operation *, Fused> fused;
@@ -270,7 +281,7 @@ struct Fuse : cleave::exec::impl::FuseBase<Fuse> {
       kernelLaunches += fused[like].launches;
       fusedGraphOps += fused[like].ops;
     }
-    fusedKernels += known.size();
+    fusedKernels += known.finished.size();
   }
 };
 

@@ -61,6 +61,19 @@ llvm::SmallVector<FusionGroup> groupOps(llvm::ArrayRef<FusionNode> nodes,
 using GroupsOfOps = llvm::DenseMap<mlir::Operation *,
                                    llvm::SmallVector<const FusionGroup *, 1>>;
 
+/// The kernels of a module.
+struct KnownKernels {
+  /// A kernel, and the pairs of a result and an operand that may share memory.
+  struct Built {
+    KernelOp kernel;
+    llvm::SmallVector<std::pair<unsigned, unsigned>> inplace;
+  };
+  /// By their content.
+  llvm::StringMap<KernelOp> finished;
+  /// By the flat code that they were made of; several may be one kernel.
+  llvm::StringMap<Built> byCode;
+};
+
 /// Builds the kernel of `group` and its launch at `builder`'s insertion point,
 /// and replaces the results that other groups or ops outside of `groupsOf`
 /// read; the ops of the group are then dead. The kernel is inserted into
@@ -70,7 +83,7 @@ llvm::LogicalResult buildKernel(llvm::ArrayRef<FusionNode> nodes,
                                 const GroupsOfOps &groupsOf,
                                 TargetTraits target, mlir::OpBuilder &builder,
                                 mlir::SymbolTable &symbols,
-                                llvm::StringMap<KernelOp> &known);
+                                KnownKernels &known);
 
 /// Splits flat code into passes at the end of `kernel`'s body; `mapping` maps
 /// the arguments of `flat` to those of the kernel. Returns, for each pair

@@ -400,38 +400,53 @@ static std::string nameOf(ArrayRef<FusionNode> nodes,
   return name;
 }
 
-/// All properties of a kernel except its locations, as bytes that are equal
-/// only for equal kernels of one context. This is much cheaper than its text.
-static std::string contentOf(KernelOp kernel) {
-  std::string content;
-  auto addNumber = [&](uint64_t number) {
-    content.append(reinterpret_cast<const char *>(&number), sizeof(number));
-  };
-  auto add = [&](const void *unique) {
-    addNumber(reinterpret_cast<uintptr_t>(unique));
-  };
-  DenseMap<Value, uint64_t> numbers;
-  auto define = [&](ValueRange values) {
+namespace {
+/// Properties of code, as bytes that are equal only for equal code of one
+/// context: locations are left out. This is much cheaper than its text.
+class Content {
+public:
+  void addNumber(uint64_t number) {
+    bytes.append(reinterpret_cast<const char *>(&number), sizeof(number));
+  }
+  void define(ValueRange values) {
     addNumber(values.size());
     for (Value value : values) {
       numbers.try_emplace(value, numbers.size());
       add(value.getType().getAsOpaquePointer());
     }
-  };
-  kernel->walk<WalkOrder::PreOrder>([&](Operation *op) {
-    add(op->getName().getAsOpaquePointer());
-    add(op->getAttrDictionary().getAsOpaquePointer());
-    addNumber(op->getNumOperands());
-    for (Value operand : op->getOperands())
-      addNumber(numbers.lookup(operand));
-    define(op->getResults());
-    for (Region &region : op->getRegions())
-      for (Block &block : region) {
-        define(block.getArguments());
-        addNumber(block.getOperations().size());
-      }
-  });
-  return content;
+  }
+  void add(Operation *code) {
+    code->walk<WalkOrder::PreOrder>([&](Operation *op) {
+      add(op->getName().getAsOpaquePointer());
+      add(op->getAttrDictionary().getAsOpaquePointer());
+      addNumber(op->getNumOperands());
+      for (Value operand : op->getOperands())
+        addNumber(numbers.lookup(operand));
+      define(op->getResults());
+      for (Region &region : op->getRegions())
+        for (Block &block : region) {
+          define(block.getArguments());
+          addNumber(block.getOperations().size());
+        }
+    });
+  }
+
+  std::string bytes;
+
+private:
+  void add(const void *unique) {
+    addNumber(reinterpret_cast<uintptr_t>(unique));
+  }
+
+  DenseMap<Value, uint64_t> numbers;
+};
+} // namespace
+
+/// All properties of a kernel except its locations.
+static std::string contentOf(KernelOp kernel) {
+  Content content;
+  content.add(kernel);
+  return std::move(content.bytes);
 }
 
 LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
@@ -439,7 +454,7 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
                                         const GroupsOfOps &groupsOf,
                                         TargetTraits target, OpBuilder &builder,
                                         SymbolTable &symbols,
-                                        llvm::StringMap<KernelOp> &known) {
+                                        KnownKernels &known) {
   MLIRContext *context = builder.getContext();
   SmallVector<Location> locations;
   for (unsigned m : group.nodes)
@@ -462,17 +477,10 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
 
   // Inputs first, then numbers, then outputs.
   OpBuilder detached(context);
-  auto kernel = KernelOp::create(
-      detached, UnknownLoc::get(context), "kernel", skeletonOf(flat),
-      space.rows, space.cols, code.inputs().size() + code.parameters().size(),
-      1, 256, 1, 1, valid ? detached.getI64IntegerAttr(*valid) : IntegerAttr(),
-      DenseI64ArrayAttr());
-  Block &body = kernel.getBody().emplaceBlock();
-  IRMapping mapping;
-  SmallVector<Value> operands, results;
+  SmallVector<Value> arguments, operands, results;
   SmallVector<int64_t> alignment;
   auto addArgument = [&](BlockArgument arg, int64_t aligned) {
-    mapping.map(arg, body.addArgument(arg.getType(), kernel.getLoc()));
+    arguments.push_back(arg);
     alignment.push_back(aligned);
   };
   for (auto [tensor, arg] : code.inputs()) {
@@ -489,25 +497,47 @@ LogicalResult cleave::exec::buildKernel(ArrayRef<FusionNode> nodes,
     addArgument(arg, alignmentOf(tensor));
     results.push_back(tensor);
   }
-  kernel.setAlignment(alignment);
-  scheduleKernel(flat, kernel, mapping);
-  kernel.walk([&](Operation *op) { op->setLoc(kernel.getLoc()); });
-  setShape(kernel, detached, target);
-  auto pairs = inplacePairs(kernel, /*onDevice=*/target.isGpu());
 
-  // Equal kernels are compiled once.
-  auto [it, isNew] = known.try_emplace(contentOf(kernel), kernel);
-  if (isNew) {
-    kernel->setLoc(loc);
-    kernel.setSymName(nameOf(nodes, group));
-    symbols.insert(kernel);
-  } else {
-    kernel->erase();
+  // Equal kernels are built, and compiled, once.
+  Content content;
+  for (int64_t number :
+       {space.rows, space.cols, int64_t(operands.size()), valid.value_or(-1)})
+    content.addNumber(number);
+  for (int64_t aligned : alignment)
+    content.addNumber(aligned);
+  content.define(arguments);
+  for (Operation &op : flat)
+    content.add(&op);
+  auto [built, isFirst] = known.byCode.try_emplace(content.bytes);
+  if (isFirst) {
+    auto kernel = KernelOp::create(
+        detached, UnknownLoc::get(context), "kernel", skeletonOf(flat),
+        space.rows, space.cols, operands.size(), 1, 256, 1, 1,
+        valid ? detached.getI64IntegerAttr(*valid) : IntegerAttr(),
+        DenseI64ArrayAttr());
+    Block &body = kernel.getBody().emplaceBlock();
+    IRMapping mapping;
+    for (Value arg : arguments)
+      mapping.map(arg, body.addArgument(arg.getType(), kernel.getLoc()));
+    kernel.setAlignment(alignment);
+    scheduleKernel(flat, kernel, mapping);
+    kernel.walk([&](Operation *op) { op->setLoc(kernel.getLoc()); });
+    setShape(kernel, detached, target);
+    built->second.inplace = inplacePairs(kernel, /*onDevice=*/target.isGpu());
+    auto [it, isNew] = known.finished.try_emplace(contentOf(kernel), kernel);
+    if (isNew) {
+      kernel->setLoc(loc);
+      kernel.setSymName(nameOf(nodes, group));
+      symbols.insert(kernel);
+    } else {
+      kernel->erase();
+    }
+    built->second.kernel = it->second;
   }
-  KernelOp callee = it->second;
+  KernelOp callee = built->second.kernel;
 
   SmallVector<Attribute> inplace;
-  for (auto [result, operand] : pairs)
+  for (auto [result, operand] : built->second.inplace)
     inplace.push_back(
         detached.getDenseI64ArrayAttr({(int64_t)result, (int64_t)operand}));
   auto launch = LaunchOp::create(

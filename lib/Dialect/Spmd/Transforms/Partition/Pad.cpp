@@ -350,6 +350,10 @@ struct PadPass : spmd::impl::PadBase<PadPass> {
       getOperation().emitError("the module has no spmd.mesh");
       return signalPassFailure();
     }
+    // Of one part, no dimension is padded.
+    if (llvm::all_of(mesh.getMesh().axes,
+                     [](const MeshAxis &axis) { return axis.size == 1; }))
+      return;
     PaddedSizes sizes(getOperation(), mesh.getMesh());
     if (!sizes.any())
       return;
