@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Planning/GenerateCode.h"
+#include "cleave/Dialect/Exec/IR/ExecOps.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
@@ -51,6 +52,28 @@ FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
 }
 
 FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
+                                                const CompileOptions &options,
+                                                const PlannedProgram &planned,
+                                                ModuleOp lender,
+                                                BorrowedFunctions &borrowed) {
+  auto target = processorOf(module, options);
+  if (failed(target))
+    return failure();
+  auto object = compileKernels(module, *target, lender, borrowed);
+  if (failed(object))
+    return failure();
+  return CompiledProgram{planned.positions, std::move(*object)};
+}
+
+std::pair<int64_t, int64_t>
+cleave::countKernels(ModuleOp module, const BorrowedFunctions &borrowed) {
+  int64_t compiled = 0, lent = 0;
+  for (auto kernel : module.getOps<exec::KernelOp>())
+    ++(borrowed.contains(kernel.getFunctionName()) ? lent : compiled);
+  return {compiled, lent};
+}
+
+FailureOr<CompiledProgram> cleave::generateCode(ModuleOp module,
                                                 const CompileOptions &options) {
   FailureOr<PlannedProgram> planned = planProgram(module, options);
   if (failed(planned))
@@ -89,9 +112,20 @@ cleave::openSession(const CompiledProgram &compiled,
   auto library = loadKernels(compiled.object);
   if (!library)
     return library.takeError();
+  return openSession(compiled, std::move(*library), nullptr, {}, options);
+}
+
+llvm::Expected<std::unique_ptr<runtime::Session>>
+cleave::openSession(const CompiledProgram &compiled, SharedKernels kernels,
+                    SharedKernels lender, BorrowedFunctions borrowed,
+                    const runtime::SessionOptions &options) {
   // The session's resolver keeps the code alive.
-  std::shared_ptr<KernelLibrary> kernels = std::move(*library);
   return runtime::Session::create(
       compiled.positions,
-      [kernels](StringRef symbol) { return kernels->lookup(symbol); }, options);
+      [kernels, lender, borrowed = std::move(borrowed)](StringRef symbol) {
+        auto other = borrowed.find(symbol);
+        return other == borrowed.end() ? kernels->lookup(symbol)
+                                       : lender->lookup(other->second);
+      },
+      options);
 }

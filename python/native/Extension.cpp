@@ -45,7 +45,9 @@ std::mutex oneCompilation;
 /// cache, the IR is made when it is asked for.
 class PyCompiled {
 public:
-  PyCompiled(const std::string &text, const std::string &optionsJson) {
+  /// Code of kernels that `lender` has too, unless it is null, is shared.
+  PyCompiled(const std::string &text, const std::string &optionsJson,
+             PyCompiled *lender) {
     auto parsed = parseCompileOptions(optionsJson);
     if (!parsed)
       raise(parsed.takeError());
@@ -58,7 +60,7 @@ public:
         cacheProblem = llvm::toString(opened.takeError());
     }
     if (!cache) {
-      compile(text);
+      compile(text, lender);
       return;
     }
     std::string key = compilationKey(text, optionsJson, options);
@@ -69,7 +71,10 @@ public:
       source = text;
       return;
     }
-    compile(text);
+    compile(text, lender);
+    // In the cache a program is complete.
+    if (!borrowed.empty())
+      return;
     if (llvm::Error error =
             storeCompilation(*cache, key, compiled, facts, warnings))
       cacheProblem = llvm::toString(std::move(error));
@@ -147,8 +152,24 @@ public:
   std::string plan() const { return writePlan(options); }
 
   void save(const std::string &path) const {
-    if (llvm::Error error = writeArtifact(compiled, path))
+    CompiledProgram complete = compiled;
+    if (!borrowed.empty()) {
+      auto planned = planProgram(*module, options);
+      auto generated = mlir::failed(planned)
+                           ? llvm::FailureOr<CompiledProgram>(mlir::failure())
+                           : generateCode(*module, options, *planned);
+      if (mlir::failed(generated))
+        throw CompileFailure("the kernels cannot be compiled again");
+      complete = std::move(*generated);
+    }
+    if (llvm::Error error = writeArtifact(complete, path))
       raise(std::move(error));
+  }
+
+  /// How many kernels were compiled, and how many are those of the lender.
+  std::pair<int64_t, int64_t> kernels() {
+    requireIr();
+    return countKernels(*module, borrowed);
   }
 
   /// The ranks are `processes`, or threads of this one if that is null,
@@ -156,7 +177,7 @@ public:
   /// given, are implemented alike, and so round alike.
   std::shared_ptr<PySession> session(int threads, bool timing,
                                      PyProcesses *processes,
-                                     const PySession *like) const {
+                                     const PySession *like) {
     runtime::SessionOptions sessionOptions;
     if (like)
       sessionOptions.contractions = like->contractions();
@@ -175,7 +196,8 @@ public:
           {"its kernels (hash)",
            digest(compiled.object.data(), compiled.object.size())}};
     }
-    auto opened = openSession(compiled, sessionOptions);
+    auto opened = openSession(compiled, library(), lenderKernels, borrowed,
+                              sessionOptions);
     if (!opened && processes)
       throw ProcessFailure(llvm::toString(opened.takeError()));
     if (!opened)
@@ -196,10 +218,30 @@ private:
   /// Compiles without a cache.
   PyCompiled(const std::string &text, const CompileOptions &options)
       : options(options) {
-    compile(text);
+    compile(text, nullptr);
   }
 
-  void compile(const std::string &text) {
+  /// The kernels, loaded into this process when they are first asked for.
+  SharedKernels library() {
+    std::lock_guard<std::mutex> lock(loading);
+    if (!loaded) {
+      auto made = loadKernels(compiled.object);
+      if (!made)
+        raise(made.takeError());
+      loaded = std::move(*made);
+    }
+    return loaded;
+  }
+
+  /// Whether code of this program's kernels is that of a program of `other`
+  /// options.
+  bool canLend(const CompileOptions &other) const {
+    return module && borrowed.empty() && !options.traits().isGpu() &&
+           !other.traits().isGpu() && options.cpu == other.cpu &&
+           options.vectorBits == other.vectorBits;
+  }
+
+  void compile(const std::string &text, PyCompiled *lender) {
     mlir::DialectRegistry registry;
     registerAllDialects(registry);
     context = std::make_unique<mlir::MLIRContext>(registry);
@@ -238,10 +280,15 @@ private:
         !mistake.empty())
       throw CompileFailure(mistake);
     mlir::TimingScope time = timePhase(options, "code");
-    auto generated = generateCode(*module, options, *planned);
+    bool shares = lender && lender->canLend(options);
+    auto generated = shares ? generateCode(*module, options, *planned,
+                                           *lender->module, borrowed)
+                            : generateCode(*module, options, *planned);
     if (mlir::failed(generated))
       throw failure();
     compiled = std::move(*generated);
+    if (!borrowed.empty())
+      lenderKernels = lender->library();
     time = timePhase(options, "report");
     auto schedule = scheduleReport(*snapshots.at(Phase::Scheduled),
                                    costSource(options.phases));
@@ -294,6 +341,11 @@ private:
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::map<Phase, mlir::OwningOpRef<mlir::ModuleOp>> snapshots;
   CompiledProgram compiled;
+  std::mutex loading;
+  SharedKernels loaded;
+  /// The loaded kernels of another program, and what this one calls of them.
+  SharedKernels lenderKernels;
+  BorrowedFunctions borrowed;
   Report facts;
 };
 
@@ -499,6 +551,9 @@ NB_MODULE(_cleave, m) {
            nb::arg("measured") = "")
       .def("plan", &PyCompiled::plan)
       .def("save", &PyCompiled::save, nb::arg("path"))
+      .def_prop_ro("kernels", &PyCompiled::kernels,
+                   "How many kernels were compiled, and how many are those of "
+                   "the lender.")
       .def_prop_ro("stages", &PyCompiled::stages)
       .def_prop_ro("cached", &PyCompiled::isCached)
       .def_prop_ro("cache_problem", &PyCompiled::problemOfCache)
@@ -547,11 +602,13 @@ NB_MODULE(_cleave, m) {
   m.def("raised_ops", &raisedOpsOf, nb::arg("text"));
   m.def(
       "compile",
-      [](const std::string &text, const std::string &options) {
+      [](const std::string &text, const std::string &options,
+         PyCompiled *lender) {
         // Other threads of Python go on.
         nb::gil_scoped_release released;
         std::lock_guard<std::mutex> lock(oneCompilation);
-        return new PyCompiled(text, options);
+        return new PyCompiled(text, options, lender);
       },
-      nb::arg("text"), nb::arg("options"), nb::rv_policy::take_ownership);
+      nb::arg("text"), nb::arg("options"),
+      nb::arg("lender").none() = nb::none(), nb::rv_policy::take_ownership);
 }

@@ -10,6 +10,7 @@
 
 #include "cleave/Planning/PlanProgram.h"
 #include "cleave/Runtime/Session/Session.h"
+#include "cleave/Target/CPU/CodeGen.h"
 
 namespace cleave {
 
@@ -22,6 +23,19 @@ llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,
 /// The same, with the program.
 llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,
                                               const CompileOptions &options);
+
+/// The same for a CPU, without kernels that `lender`, a module in the
+/// executable phase that was compiled for the same processor, has too: see
+/// `compileKernels`. Such a program is opened with the library of these.
+llvm::FailureOr<CompiledProgram> generateCode(mlir::ModuleOp module,
+                                              const CompileOptions &options,
+                                              const PlannedProgram &planned,
+                                              mlir::ModuleOp lender,
+                                              BorrowedFunctions &borrowed);
+
+/// How many kernels of such a module are compiled, and how many are borrowed.
+std::pair<int64_t, int64_t> countKernels(mlir::ModuleOp module,
+                                         const BorrowedFunctions &borrowed);
 
 /// The forms in which generated kernels are printed.
 enum class KernelText : uint8_t { LLVM, Cuda };
@@ -40,6 +54,16 @@ llvm::Error writeArtifact(const CompiledProgram &compiled,
 /// Loads the program into this process.
 llvm::Expected<std::unique_ptr<runtime::Session>>
 openSession(const CompiledProgram &compiled,
+            const runtime::SessionOptions &options);
+
+/// Kernels that are loaded, which programs may have together.
+using SharedKernels = std::shared_ptr<KernelLibrary>;
+
+/// The same with the program's kernels, which are loaded already, and those
+/// that are borrowed from `lender`; null if none are.
+llvm::Expected<std::unique_ptr<runtime::Session>>
+openSession(const CompiledProgram &compiled, SharedKernels kernels,
+            SharedKernels lender, BorrowedFunctions borrowed,
             const runtime::SessionOptions &options);
 
 } // namespace cleave

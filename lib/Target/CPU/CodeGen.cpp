@@ -27,6 +27,7 @@
 #include "llvm/Transforms/Scalar/LICM.h"
 #include "llvm/Transforms/Scalar/LoopPassManager.h"
 #include "llvm/Transforms/Scalar/SimplifyCFG.h"
+#include <limits>
 #include <mutex>
 
 using namespace cleave;
@@ -175,15 +176,18 @@ static void addSignature(llvm::Module &module, const std::string &symbol,
                            runtime::kSignaturePrefix + symbol);
 }
 
+/// Kernels in order.
+using Kernels = llvm::SmallVector<exec::KernelOp>;
+
 /// The kernels as an optimised LLVM module.
 static FailureOr<std::unique_ptr<llvm::Module>>
-emitModule(mlir::ModuleOp module, const CpuTarget &target,
+emitModule(llvm::ArrayRef<exec::KernelOp> kernels, const CpuTarget &target,
            llvm::TargetMachine &machine, llvm::LLVMContext &context) {
   auto result = std::make_unique<llvm::Module>("kernels", context);
   result->setDataLayout(machine.createDataLayout());
   result->setTargetTriple(machine.getTargetTriple());
   result->setPICLevel(llvm::PICLevel::BigPIC);
-  for (auto kernel : module.getOps<exec::KernelOp>()) {
+  for (exec::KernelOp kernel : kernels) {
     if (failed(cpu::KernelEmitter(kernel, *result, target).emit()))
       return failure();
     using Signature = runtime::KernelSignature;
@@ -208,9 +212,10 @@ emitModule(mlir::ModuleOp module, const CpuTarget &target,
   return result;
 }
 
-/// What `print` makes of the code of `module` and the machine that it is for.
+/// What `print` makes of the code of `kernels` and the machine that it is for.
 static FailureOr<std::string>
-withCode(mlir::ModuleOp module, const CpuTarget &target,
+withCode(mlir::ModuleOp module, llvm::ArrayRef<exec::KernelOp> kernels,
+         const CpuTarget &target,
          llvm::function_ref<FailureOr<std::string>(llvm::Module &,
                                                    llvm::TargetMachine &)>
              print) {
@@ -218,15 +223,17 @@ withCode(mlir::ModuleOp module, const CpuTarget &target,
   if (!machine)
     return module.emitError(llvm::toString(machine.takeError()));
   llvm::LLVMContext context;
-  auto code = emitModule(module, target, **machine, context);
+  auto code = emitModule(kernels, target, **machine, context);
   if (failed(code))
     return failure();
   return print(**code, **machine);
 }
 
-FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
-                                              const CpuTarget &target) {
-  return withCode(module, target,
+/// Relocatable object code of `kernels`, which are in `module`.
+static FailureOr<std::string> compile(mlir::ModuleOp module,
+                                      llvm::ArrayRef<exec::KernelOp> kernels,
+                                      const CpuTarget &target) {
+  return withCode(module, kernels, target,
                   [&](llvm::Module &code,
                       llvm::TargetMachine &machine) -> FailureOr<std::string> {
                     auto object = cpu::emitObject(code, machine);
@@ -237,9 +244,56 @@ FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
                   });
 }
 
+FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
+                                              const CpuTarget &target) {
+  return compile(module, Kernels(module.getOps<exec::KernelOp>()), target);
+}
+
+/// The text of all that the code of a kernel follows from: all but its name
+/// and location.
+static std::string contentOf(exec::KernelOp kernel) {
+  mlir::OwningOpRef<exec::KernelOp> copy = kernel.clone();
+  copy->setSymName("kernel");
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  (*copy)->print(
+      os, mlir::OpPrintingFlags()
+              .useLocalScope()
+              .enableDebugInfo(false)
+              .printGenericOpForm()
+              .elideLargeElementsAttrs(std::numeric_limits<int64_t>::max()));
+  return text;
+}
+
+FailureOr<std::string> cleave::compileKernels(mlir::ModuleOp module,
+                                              const CpuTarget &target,
+                                              mlir::ModuleOp lender,
+                                              BorrowedFunctions &borrowed) {
+  llvm::StringMap<exec::KernelOp> lent;
+  for (auto kernel : lender.getOps<exec::KernelOp>())
+    lent.try_emplace(contentOf(kernel), kernel);
+  Kernels own;
+  auto borrow = [&](const std::string &name, const std::string &there) {
+    for (StringRef prefix : {"", runtime::kSignaturePrefix})
+      borrowed[(prefix + name).str()] = (prefix + there).str();
+  };
+  for (auto kernel : module.getOps<exec::KernelOp>()) {
+    auto found = lent.find(contentOf(kernel));
+    if (found == lent.end()) {
+      own.push_back(kernel);
+      continue;
+    }
+    exec::KernelOp there = found->second;
+    borrow(kernel.getFunctionName(), there.getFunctionName());
+    if (kernel.isTwoStage())
+      borrow(kernel.getFinishName(), there.getFinishName());
+  }
+  return compile(module, own, target);
+}
+
 FailureOr<std::string> cleave::printLLVM(mlir::ModuleOp module,
                                          const CpuTarget &target) {
-  return withCode(module, target,
+  return withCode(module, Kernels(module.getOps<exec::KernelOp>()), target,
                   [](llvm::Module &code, llvm::TargetMachine &) {
                     std::string text;
                     llvm::raw_string_ostream stream(text);

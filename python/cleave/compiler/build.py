@@ -81,7 +81,7 @@ class Builder:
                 return lambda: self._compile(traced, options)
             built = self._compile(traced, options)
             if not self.warned:
-                self._compare(inputs, groups, traced, options)
+                self._compare(inputs, groups, traced, options, built.compiled)
                 for remark in map(readable_places, built.compiled.warnings()):
                     warn(remark)
             self.warned = True
@@ -212,7 +212,7 @@ class Builder:
         return message
 
     def _compare(self, inputs: Tensors, groups: Groups, traced: TracedModel,
-                 options: Mapping[str, Any]) -> None:
+                 options: Mapping[str, Any], compiled: _cleave.Compiled) -> None:
         """Raises CompileError if the program differs from eager PyTorch."""
         from ..trace import trace
 
@@ -227,7 +227,7 @@ class Builder:
         own = {name: options[name] for name in ("threads", "max_logits_bytes", "bucket_bytes")
                if name in options}
         compare_with_eager(self.model, self.arrange, inputs, self.loss_fn, traced, own,
-                           forced=check == "on")
+                           forced=check == "on", lender=compiled)
 
 
 @contextlib.contextmanager

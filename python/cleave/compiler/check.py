@@ -36,6 +36,7 @@ from .counted import counted_numbers
 from .shortened import with_few_layers, with_few_positions
 
 if TYPE_CHECKING:
+    from .. import _cleave
     from ..trace.model import TracedModel
     from .batch import Arrange, Tensors
 
@@ -99,23 +100,24 @@ def mode(check: str) -> str:
 
 
 def compare(model: torch.nn.Module, arrange: Arrange, inputs: Tensors, loss_fn: LossFn | None,
-            traced: TracedModel, options: Mapping[str, Any], forced: bool) -> str | None:
+            traced: TracedModel, options: Mapping[str, Any], forced: bool,
+            lender: _cleave.Compiled | None = None) -> str | None:
     """Compares the program of `traced` with eager PyTorch on `inputs`, or on their
     first samples if there are too many. Of a large model, a copy with few layers is compared.
 
-    `options` are the compiler's options that apply to one device. Returns a text that
-    describes the difference, or None. Raises Skipped if no comparison is possible, or
+    `options` are the compiler's options that apply to one device. Kernels that the program
+    `lender` has too are not compiled again. Returns a text that describes the difference, or None. Raises Skipped if no comparison is possible, or
     if it would take too long and is not `forced`.
     """
     if any(t.is_meta for t in (*inputs, *model.parameters(), *model.buffers())):
         raise Skipped("the model or its inputs are on the meta device and have no values")
     if not forced:
         if _elements(model) > PARAMETERS:
-            return _compare_shortened(model, arrange, inputs, loss_fn, options)
+            return _compare_shortened(model, arrange, inputs, loss_fn, options, lender)
         inputs, shortened = _shortened(model, inputs)
         if shortened:
             traced = _retraced(model, arrange, inputs, loss_fn)
-    return _compare(model, arrange, inputs, loss_fn, traced, options)
+    return _compare(model, arrange, inputs, loss_fn, traced, options, lender)
 
 
 def _retraced(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
@@ -132,7 +134,8 @@ def _retraced(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
 
 
 def _compare_shortened(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
-                       loss_fn: LossFn | None, options: Mapping[str, Any]) -> str | None:
+                       loss_fn: LossFn | None, options: Mapping[str, Any],
+                       lender: _cleave.Compiled | None) -> str | None:
     """Compares a copy of a large model with few layers, on two samples with few positions."""
     elements = _elements(model)
     try:
@@ -154,7 +157,7 @@ def _compare_shortened(model: torch.nn.Module, arrange: Arrange, inputs: Tensors
                           "parameters)")
         try:
             return _compare(model, arrange, some, loss_fn,
-                            _retraced(model, arrange, some, loss_fn), options)
+                            _retraced(model, arrange, some, loss_fn), options, lender)
         except Skipped as error:
             reason = error
     raise Skipped(f"it is large ({elements:,} elements of parameters), and of a copy with "
@@ -166,7 +169,8 @@ def _elements(model: torch.nn.Module) -> int:
 
 
 def _compare(model: torch.nn.Module, arrange: Arrange, inputs: Tensors, loss_fn: LossFn | None,
-             traced: TracedModel, options: Mapping[str, Any]) -> str | None:
+             traced: TracedModel, options: Mapping[str, Any],
+             lender: _cleave.Compiled | None) -> str | None:
     """Compares the program with eager PyTorch; see `compare`."""
     wide = bool(traced.precisions)
     try:
@@ -179,7 +183,7 @@ def _compare(model: torch.nn.Module, arrange: Arrange, inputs: Tensors, loss_fn:
     if traced.deterministic is None:
         raise Skipped("its trace has no form without drawn numbers")
     try:
-        ours = _compiled(traced.deterministic(), inputs, options)
+        ours = _compiled(traced.deterministic(), inputs, options, lender)
     except StepError as error:
         return f"the compiled step stops ({error}), where eager PyTorch has a loss of {theirs.loss:.6g}"
     doubtful = _differences(ours, theirs, RELATIVE, 0.0, None)
@@ -346,7 +350,8 @@ def _in_double(model: torch.nn.Module, example: Any, loss_fn: LossFn | None, sin
 # ------------------------------------------------------------------
 
 
-def _compiled(traced: TracedModel, inputs: Tensors, options: Mapping[str, Any]) -> Gradients:
+def _compiled(traced: TracedModel, inputs: Tensors, options: Mapping[str, Any],
+              lender: _cleave.Compiled | None) -> Gradients:
     """The loss and gradients of the compiled program: the first momentum is the
     gradient."""
     from .. import _cleave
@@ -356,7 +361,8 @@ def _compiled(traced: TracedModel, inputs: Tensors, options: Mapping[str, Any]) 
         "plan": "", "pipe_slices": "auto", "parameters": {}, "check_finite": False,
         "optimizer": optim.SGD(lr=1.0, momentum=0.5).options(), **options,
     }
-    program = Program(traced, _cleave.compile(traced.named_mlir, json.dumps(options)), [])
+    compiled = _cleave.compile(traced.named_mlir, json.dumps(options), lender)
+    program = Program(traced, compiled, [])
     program.open()
     for entry in traced.tensors:
         if entry.name in program.tensors:

@@ -32,9 +32,10 @@ class _Remarks(logging.Handler):
 
 def compare_with_eager(model: torch.nn.Module, arrange: Arrange, inputs: Tensors,
                        loss_fn: Callable[..., Any] | None, traced: TracedModel,
-                       options: Mapping[str, Any], forced: bool) -> None:
+                       options: Mapping[str, Any], forced: bool,
+                       lender: _cleave.Compiled | None = None) -> None:
     """Raises CompileError if the program differs from eager PyTorch. `options` are those that
-    apply to one device."""
+    apply to one device. Kernels that `lender` has too are not compiled again."""
     shapes = [(tuple(t.shape), t.dtype) for t in inputs]
     known = None if forced else verdicts.key(model, loss_fn, traced, options, shapes)
     if verdicts.found(known):
@@ -42,7 +43,7 @@ def compare_with_eager(model: torch.nn.Module, arrange: Arrange, inputs: Tensors
     remarks = _Remarks()
     log.addHandler(remarks)
     try:
-        difference = compare(model, arrange, inputs, loss_fn, traced, options, forced)
+        difference = compare(model, arrange, inputs, loss_fn, traced, options, forced, lender)
     except Skipped as reason:
         if forced:
             raise _cleave.CompileError(f"the model cannot be compared with eager PyTorch: {reason}; "

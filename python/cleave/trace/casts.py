@@ -51,8 +51,14 @@ def _place(frame: types.FrameType | None) -> tuple[int, ...] | None:
     """Returns the lines and columns of the expression that a frame evaluates."""
     if frame is None or not hasattr(frame.f_code, "co_positions"):
         return None
-    position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    position = _positions(frame.f_code)[frame.f_lasti // 2]
     return None if None in position else position
+
+
+@functools.lru_cache(maxsize=256)
+def _positions(code: types.CodeType) -> list[tuple[Any, ...]]:
+    """Returns the lines and columns of each instruction."""
+    return list(code.co_positions())
 
 
 @functools.lru_cache(maxsize=64)

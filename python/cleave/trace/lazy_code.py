@@ -1,7 +1,8 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Makes the Python code of graph modules when it is asked for: torch writes and compiles that of each
-graph of each pass of an export, most of which are interpreted, or thrown away."""
+graph of each pass of an export, most of which are interpreted, or thrown away. Leaves out what torch
+notes of each tensor besides its value, which nothing reads."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import contextlib
 from typing import Any, Iterator
 
 import torch
+from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
 
 from .patches import patched
@@ -22,8 +24,9 @@ _str = _GRAPH_MODULE.__dict__["__str__"]
 @contextlib.contextmanager
 def code_on_demand() -> Iterator[None]:
     """Context manager in which `recompile` only notes that a graph module has changed. Its code is
-    made when it is called or asked for it, then or later."""
-    with patched((_GRAPH_MODULE, "recompile", _note)):
+    made when it is called or asked for it, then or later. The field "tensor_meta" of nodes is None."""
+    with patched((_GRAPH_MODULE, "recompile", _note),
+                 (proxy_tensor, "_extract_tensor_metadata", lambda value: None)):
         yield
 
 

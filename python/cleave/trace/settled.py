@@ -58,7 +58,7 @@ def copied(program: torch.export.ExportedProgram, aliases: Aliases,
     each again through all its modes, to add the same operator to the new graph."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target not in rules and _is_kept(node.target):
-            results = [] if node.target is _ASSERTION else [node]
+            results = () if node.target is _ASSERTION else (node,)
             touched = pytree.tree_leaves([value_of(x) for x in (*results, *node.all_input_nodes)])
             if all(type(x) is FakeTensor and memory_of(x) not in aliases.written
                    for x in touched):
@@ -129,6 +129,11 @@ def _new_node(value: Any, tracer: Any) -> torch.fx.Node:
 
 def _copy(node: torch.fx.Node, args: Any, kwargs: Any, tracer: Any) -> Any:
     """Adds the operator of `node` to the new graph. Returns its result."""
+    if node.target is _ASSERTION and len(args) == 1 and "dtype" in kwargs \
+            and kwargs.keys().isdisjoint(("size", "stride")):
+        # By position, as torch writes it.
+        args, kwargs = (*args, None, None, kwargs["dtype"]), {
+            k: v for k, v in kwargs.items() if k != "dtype"}
     made = tracer.create_node("call_function", node.target, args, kwargs, _name_of(node.target))
     result = node.meta.get("val")
     if result is None:

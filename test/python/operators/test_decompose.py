@@ -120,7 +120,16 @@ def stored_tables(m, x):
     return y.to(torch.float64).to(torch.float32) + x.to(torch.float32).contiguous().detach()
 
 
-APART = [rows, views, view_of_scale, under_no_grad, several_results, writes_by_out, decomposes,
+def composite(m, x):
+    """Operators that torch composes of others, and casts, beside a write."""
+    y = torch.zeros(4, 4)
+    y[0] = x[1]
+    z = F.softmax(m.a(x.float()) @ x.to(torch.float32), -1, dtype=torch.float32)
+    values, order = torch.max(z.square(), dim=1)
+    return F.dropout(z, 0.5).repeat_interleave(2, 0) + y.repeat(2, 1), values, order.to(torch.int64)
+
+
+APART = [composite, rows, views, view_of_scale, under_no_grad, several_results, writes_by_out, decomposes,
          indexes, stored_tables]
 NOT_APART = [writes_a_buffer, writes_statistics, writes_statistics_of_samples, returns_views,
              returns_inputs, returns_numbers]
@@ -160,6 +169,22 @@ def test_operators_are_run_once(monkeypatch, compute):
     known = {n.name for n in program.graph.nodes if n.op == "call_function"}
     decompose.decomposed(program)
     assert len(ran) == len(set(ran)) and known - set(ran) >= {"sin", "add"}
+
+
+def test_composites_and_casts_are_copied(monkeypatch):
+    ran, results = set(), []
+    run, functional = settled._run_node, settled._Copied.functional
+    monkeypatch.setattr(settled, "_run_node", lambda i, n: [ran.add(str(n.target)), run(i, n)][1])
+    monkeypatch.setattr(settled._Copied, "functional",
+                        lambda c, t: [results.append(c.node.name), functional(c, t)][1])
+    program = exported(composite)
+    copied = {"aten.linear.default", "aten.softmax.int", "aten.matmul.default", "aten.to.dtype",
+              "aten.square.default", "aten._assert_tensor_metadata.default"}
+    assert {str(n.target) for n in program.graph.nodes} >= copied
+    decompose.decomposed(program)
+    assert not ran & copied
+    # Only what other operators read has a tensor: what is written, and what is returned.
+    assert "linear" not in results and "sin" not in results
 
 
 def test_what_a_program_writes_to():

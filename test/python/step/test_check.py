@@ -3,6 +3,7 @@
 """`cleave.compile` compares what it compiled with eager PyTorch."""
 
 import copy
+import ctypes
 import logging
 
 import pytest
@@ -319,3 +320,44 @@ def test_gradients_that_eager_code_does_not_have(monkeypatch, caplog):
     broken(monkeypatch, aten.tanh.default, on_tanh(-1))
     with pytest.raises(cleave.CompileError, match="the gradient of b is off"):
         cleave.compile(Undefined(), (x,), target=cleave.Target(threads=1))
+
+
+# What it costs ------------------------------------------------------------------------
+
+
+def kernels_of(compiled):
+    """The kernels of a program by name, without their names."""
+    parts = compiled.ir("executable").split("exec.kernel @")[1:]
+    return {name: text.split("\n  }\n")[0] for name, text in (p.split(" ", 1) for p in parts)}
+
+
+def programs_of(monkeypatch, module):
+    """The programs of the step and of the check, and the arguments that the latter is made with."""
+    made, checked = [], []
+    compile_one, run = cleave._cleave.compile, cleave.compiler.check._compiled
+    monkeypatch.setattr(cleave._cleave, "compile", lambda *args: made.append(compile_one(*args)) or made[-1])
+    monkeypatch.setattr(cleave.compiler.check, "_compiled", lambda *args: checked.append(args) or run(*args))
+    compile_net(module)
+    return *made, checked[0]
+
+
+def test_kernels_of_the_step_are_not_compiled_again(monkeypatch, tmp_path):
+    step, checked, (traced, inputs, options, lender) = programs_of(monkeypatch, Net(0.0))
+    assert lender is step and step.kernels == (len(kernels_of(step)), 0)
+    ours, known = kernels_of(checked), set(kernels_of(step).values())
+    own = sum(text not in known for text in ours.values())
+    assert checked.kernels == (own, len(ours) - own)
+    # Updates alone are others: those of the check keep the gradients.
+    assert own and len(ours) - own > own
+    # A file has all of them.
+    checked.save(str(tmp_path / "checked.so"))
+    library = ctypes.CDLL(str(tmp_path / "checked.so"))
+    assert all(hasattr(library, f"cleave_kernel_{name}") for name in ours)
+
+
+def test_kernels_of_the_step_compute_the_same(monkeypatch):
+    *_, (traced, inputs, options, lender) = programs_of(monkeypatch, Net(0.5))
+    shared, alone = (cleave.compiler.check._compiled(traced, inputs, options, program)
+                     for program in (lender, None))
+    assert shared.loss == alone.loss and shared.by_name.keys() == alone.by_name.keys()
+    assert all(torch.equal(g, alone.by_name[n]) for n, g in shared.by_name.items())

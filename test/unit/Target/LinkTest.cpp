@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include <cmath>
 #include <dlfcn.h>
+#include <map>
 
 using namespace mlir;
 using namespace cleave;
@@ -167,6 +168,70 @@ TEST(Target, Names) {
     EXPECT_FALSE(!!target);
     llvm::consumeError(target.takeError());
   }
+}
+
+/// A module in a context of its own.
+struct Kernels {
+  explicit Kernels(const std::string &text) {
+    context.loadDialect<exec::ExecDialect, arith::ArithDialect,
+                        math::MathDialect>();
+    module = parseSourceString<ModuleOp>(text, &context);
+  }
+  MLIRContext context;
+  OwningOpRef<ModuleOp> module;
+};
+
+/// The sum of the columns of 8 rows by two groups of them.
+const char *const sums = R"(
+exec.kernel @sums column [8, 4] (%x: tensor<8x4xf32>) -> (%y: tensor<4xf32>)
+    attributes {groups = 2 : i64} {
+  exec.pass {
+    %0 = exec.load %x at affine_map<(r, c) -> (4 * r + c)>
+        : tensor<8x4xf32> -> f32
+    exec.accumulate sum %0, %y at affine_map<(r, c) -> (c)> : f32, tensor<4xf32>
+    exec.yield
+  }
+})";
+
+std::string replaced(std::string text, StringRef from, StringRef to) {
+  size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Link, KernelsOfAnotherProgram) {
+  std::string power = kernel;
+  Kernels lender(power + sums),
+      program(
+          replaced(power, "@power", "@other") +
+          replaced(replaced(power, "@power", "@narrow"), "[4, 1]", "[2, 1]") +
+          replaced(sums, "@sums", "@power"));
+  ASSERT_TRUE(lender.module && program.module);
+  BorrowedFunctions borrowed;
+  auto there = compileKernels(*lender.module, CpuTarget::host());
+  auto here = compileKernels(*program.module, CpuTarget::host(), *lender.module,
+                             borrowed);
+  ASSERT_TRUE(succeeded(there) && succeeded(here));
+  // A kernel has the code of one that is alike but for its name, not of one
+  // with its name. Two stages are two functions.
+  std::map<std::string, std::string> found;
+  for (const auto &entry : borrowed)
+    found[entry.getKey().str()] = entry.getValue();
+  std::map<std::string, std::string> expected;
+  for (const char *prefix : {"", "cleave_signature_"}) {
+    std::string p = prefix;
+    expected[p + "cleave_kernel_other"] = p + "cleave_kernel_power";
+    expected[p + "cleave_kernel_power"] = p + "cleave_kernel_sums";
+    expected[p + "cleave_finish_power"] = p + "cleave_finish_sums";
+  }
+  EXPECT_EQ(found, expected);
+  auto lent = loadKernels(*there), own = loadKernels(*here);
+  ASSERT_TRUE(lent && own);
+  for (const auto &entry : borrowed) {
+    EXPECT_NE((*lent)->lookup(entry.getValue()), nullptr);
+    EXPECT_EQ((*own)->lookup(entry.getKey()), nullptr);
+  }
+  EXPECT_NE((*own)->lookup("cleave_kernel_narrow"), nullptr);
 }
 
 } // namespace

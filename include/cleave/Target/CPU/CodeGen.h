@@ -16,6 +16,7 @@
 #define CLEAVE_TARGET_CPU_CODEGEN_H
 
 #include "mlir/IR/BuiltinOps.h"
+#include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include <memory>
@@ -42,6 +43,18 @@ struct CpuTarget {
 /// becomes two functions.
 llvm::FailureOr<std::string> compileKernels(mlir::ModuleOp module,
                                             const CpuTarget &target);
+
+/// Functions that a program calls in the code of another program, with their
+/// names there, by its own names.
+using BorrowedFunctions = llvm::StringMap<std::string>;
+
+/// The same without the kernels that `lender`, compiled for the same processor,
+/// has too: their code there is the same, under other names. Their functions
+/// are added to `borrowed`, also the data that describe them.
+llvm::FailureOr<std::string> compileKernels(mlir::ModuleOp module,
+                                            const CpuTarget &target,
+                                            mlir::ModuleOp lender,
+                                            BorrowedFunctions &borrowed);
 
 /// The kernels of `module` as LLVM IR text, after optimisation.
 llvm::FailureOr<std::string> printLLVM(mlir::ModuleOp module,
