@@ -29,7 +29,7 @@ from .decompose import decomposed
 from .errors import OUTSIDE, EagerError, ForwardStateError, StateError, TraceError
 from .experts import static_experts
 from .forward_state import StateChange, restored
-from .lazy_code import code_on_demand
+from .lazy_code import code_on_demand, without_notes
 from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
@@ -304,7 +304,7 @@ def _tracing(step: _Step, groups: Groups, training: bool):
           recognised_scans(module), recorded_places(),
           traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),
-          recorded(step.originals.regions), code_on_demand(),
+          recorded(step.originals.regions), code_on_demand(), without_notes(),
           _without_autocast() as step.surrounding):
         warnings.simplefilter("ignore")
         step.training = training

@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Makes the Python code of graph modules when it is asked for: torch writes and compiles that of each
 graph of each pass of an export, most of which are interpreted, or thrown away. Leaves out what torch
-notes of each tensor besides its value, which nothing reads."""
+notes of each operator for its own code generator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import contextlib
 from typing import Any, Iterator
 
 import torch
+from torch._export.utils import _get_shape_env_from_gm
+from torch.export import _trace
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from .patches import patched
 
@@ -19,15 +22,35 @@ _GRAPH_MODULE: Any = torch.fx.GraphModule
 _recompile = _GRAPH_MODULE.recompile
 _code = _GRAPH_MODULE.__dict__["code"]
 _str = _GRAPH_MODULE.__dict__["__str__"]
+_bind = _trace._replace_unbacked_bindings
 
 
 @contextlib.contextmanager
 def code_on_demand() -> Iterator[None]:
     """Context manager in which `recompile` only notes that a graph module has changed. Its code is
-    made when it is called or asked for it, then or later. The field "tensor_meta" of nodes is None."""
-    with patched((_GRAPH_MODULE, "recompile", _note),
-                 (proxy_tensor, "_extract_tensor_metadata", lambda value: None)):
+    made when it is called or asked for it, then or later."""
+    with patched((_GRAPH_MODULE, "recompile", _note)):
         yield
+
+
+def without_notes() -> contextlib.AbstractContextManager[None]:
+    """Context manager in which the metadata of nodes has neither the shape and strides of their values,
+    which the values have themselves, nor the strides that operators were called with; and in which
+    symbols of sizes that depend on values are looked for only where there are some."""
+    return patched((proxy_tensor, "_extract_tensor_metadata", lambda value: None),
+                   (proxy_tensor, "_should_save_eager_input_vals", lambda *_: False),
+                   (_trace, "_replace_unbacked_bindings", _bind_symbols))
+
+
+def _bind_symbols(module: Any) -> None:
+    """The replacement of `torch.export._trace._replace_unbacked_bindings`."""
+    shapes = _get_shape_env_from_gm(module)
+    if shapes is None or any(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
+                             for symbol in shapes.var_to_range):
+        _bind(module)
+        return
+    for node in module.graph.nodes:
+        node.meta.pop("unbacked_bindings", None)
 
 
 def _note(module: Any) -> None:
