@@ -7,6 +7,7 @@ notes of each operator for its own code generator."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, Iterator
 
 import torch
@@ -14,6 +15,7 @@ from torch._export.utils import _get_shape_env_from_gm
 from torch.export import _trace
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
+from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from .patches import patched
@@ -23,6 +25,7 @@ _recompile = _GRAPH_MODULE.recompile
 _code = _GRAPH_MODULE.__dict__["code"]
 _str = _GRAPH_MODULE.__dict__["__str__"]
 _bind = _trace._replace_unbacked_bindings
+_is_named_tuple = pytree.is_namedtuple_class
 
 
 @contextlib.contextmanager
@@ -35,11 +38,13 @@ def code_on_demand() -> Iterator[None]:
 
 def without_notes() -> contextlib.AbstractContextManager[None]:
     """Context manager in which the metadata of nodes has neither the shape and strides of their values,
-    which the values have themselves, nor the strides that operators were called with; and in which
-    symbols of sizes that depend on values are looked for only where there are some."""
+    which the values have themselves, nor the strides that operators were called with; in which symbols of
+    sizes that depend on values are looked for only where there are some; and in which a class is found to
+    be that of a named tuple, or not, once instead of for each container and leaf."""
     return patched((proxy_tensor, "_extract_tensor_metadata", lambda value: None),
                    (proxy_tensor, "_should_save_eager_input_vals", lambda *_: False),
-                   (_trace, "_replace_unbacked_bindings", _bind_symbols))
+                   (_trace, "_replace_unbacked_bindings", _bind_symbols),
+                   (pytree, "is_namedtuple_class", functools.lru_cache(_is_named_tuple)))
 
 
 def _bind_symbols(module: Any) -> None:
