@@ -64,6 +64,32 @@ def test_rows_that_travel_equal_one_device(tmp_path, number):
     check_native(path, own, layout, inputs, Expected(step, inputs, expected))
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("mesh, plan, flags", LAYOUTS[1:2] + LAYOUTS[3:4] + LAYOUTS[6:8],
+                         ids=lambda part: " ".join(part) if isinstance(part, tuple) else part)
+def test_rows_in_16_bits_equal_one_device(tmp_path, mesh, plan, flags, precision):
+    """What is sent in 16 bits is the same sum: without rounding, a step is that of one device, and
+    after three steps parameters and state are."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("f64", "f32"))
+    own = [*OPTIMIZERS["adamw"], f"--precision={precision}"]
+    if precision == "fp16":
+        own.append("--loss-scale=1")
+    step = emitted(path, "step", *own)
+    local = emitted(path, "local", *own, f"--mesh={mesh}", f"--plan={plan}", "--expert-buffer=worst", *flags)
+    back = re.findall(r"spmd.all_to_all_rows .*xf32>", local)
+    assert not back or "tp" in mesh
+    given = [drawn(step, "any"), drawn(step, "any")]
+    for _ in range(3):
+        expected, found = (interpret(text, inputs, entry="train")
+                           for text, inputs in zip((step, local), given))
+        for one, other in zip(found, expected):
+            agree(one, other)
+        for inputs, results in zip(given, (expected[0], found[0])):
+            inputs.update({name: value.reshape(inputs[name].shape)
+                           for name, value in results.items() if name in inputs})
+
+
 def test_bytes_are_those_of_the_papers(tmp_path):
     """Four all-to-alls of rows in each layer, of an even share each, and contractions of those rows:
     what the closed form says."""

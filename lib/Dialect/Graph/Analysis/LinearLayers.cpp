@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/Analysis/Slices.h"
 #include "cleave/Dialect/Graph/Analysis/Sources.h"
+#include "cleave/Dialect/Graph/Analysis/Work.h"
 #include "cleave/Dialect/Graph/IR/Attributes/ChosenPrecision.h"
 #include "mlir/IR/TypeUtilities.h"
 
@@ -151,6 +152,29 @@ LinearLayers::find(const llvm::StringSet<> &heads) const {
       if (const Layer *layer = layerOf(&op, chosen))
         found.push_back({&op, layer->parameters.front().str()});
   return found;
+}
+
+static FloatType floatTypeOf(Value value) {
+  return dyn_cast<FloatType>(
+      cast<RankedTensorType>(value.getType()).getElementType());
+}
+
+FloatType cleave::graph::roundedType(Value value) {
+  // An annotation, or a sum over ranks, has one operand of the same type.
+  auto isSame = [](Operation *op) {
+    return isa<AddOp, ReshapeOp>(op) ||
+           (!isa<GraphDialect>(op->getDialect()) && op->getNumOperands() == 1 &&
+            op->getNumResults() == 1 &&
+            op->getOperand(0).getType() == op->getResult(0).getType());
+  };
+  Operation *op = value.getDefiningOp();
+  while (op && isSame(op))
+    op = op->getOperand(0).getDefiningOp();
+  FloatType own = floatTypeOf(value);
+  if (!own || !own.isF32() || !op || !isHeavyWork(op))
+    return FloatType();
+  FloatType read = floatTypeOf(op->getOperand(0));
+  return read && read.getWidth() == 16 ? read : FloatType();
 }
 
 bool cleave::graph::usesFloat8(func::FuncOp entry) {

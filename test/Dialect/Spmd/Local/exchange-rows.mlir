@@ -2,6 +2,7 @@
 // RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --expert-buffer=1.5 --emit=local | FileCheck %s --check-prefix=BOUND
 // RUN: cleave-compile %s --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=BOTH
 // RUN: cleave-compile %s --mesh=dp=2,tp=2 "--plan=megatron,expert(tp),expert(dp)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=FOLDED
+// RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --precision=bf16 --emit=local | FileCheck %s --check-prefix=NARROW
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2 recipes=expert" --graph-differentiate --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-exchange-rows=axes=ep 2>&1 | FileCheck %s --check-prefix=WHOLE
 
 // Rows are sorted once for forward and backward, and sent to the ranks of their
@@ -24,6 +25,23 @@
 // CHECK: %[[DW:.*]] = graph.grouped_contract_weight_grad %{{.*}}, %[[DY]], %[[RANGES]] {{.*}} -> tensor<2x6x8xf32>
 // CHECK-NEXT: graph.gradient %[[DW]] of "down"
 // CHECK: graph.grouped_contract_weight_grad %[[X]], %{{.*}}, %[[RANGES]]
+
+// Matmuls of 16-bit values have sums in f32, which are rounded before they are
+// sent back; weights of tokens multiply them after.
+
+// NARROW-LABEL: func.func @train(
+// NARROW: spmd.all_to_all_rows %{{.*}} : tensor<20x8xbf16>, tensor<3xi64> -> tensor<40x8xbf16>
+// NARROW: %[[Y:.*]] = graph.grouped_contract %{{.*}} -> tensor<40x8xf32>
+// NARROW-NEXT: %[[V:.*]] = graph.reshape %[[Y]]
+// NARROW-NEXT: %[[N:.*]] = graph.cast %[[V]] {{.*}} -> tensor<1x1x40x8xbf16>
+// NARROW-NEXT: %[[S:.*]] = graph.reshape %[[N]]
+// NARROW-NEXT: %[[BACK:.*]] = spmd.all_to_all_rows %[[S]] {{.*}} : tensor<40x8xbf16>, tensor<3xi64> -> tensor<20x8xbf16>
+// NARROW-NEXT: %[[G:.*]] = graph.gather %[[BACK]]
+// NARROW-NEXT: %[[R:.*]] = graph.reshape %[[G]]
+// NARROW-NEXT: %[[W:.*]] = graph.cast %[[R]] {{.*}} -> tensor<2x5x2x8xf32>
+// NARROW: graph.mul %[[W]],
+// NARROW: graph.seed
+// NARROW: spmd.all_to_all_rows %{{.*}} : tensor<20x8xbf16>, tensor<3xi64> -> tensor<40x8xbf16>
 
 // Of a bounded buffer all ranks check that rows fit.
 

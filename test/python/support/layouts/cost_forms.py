@@ -146,8 +146,9 @@ KNOWN = [
        "in 16 bits gradients of places of experts are sent in f32 where they may be partial sums, "
        "and with 8 bits")
       for row in ("all_to_all ep", "all_to_all dp")),
-    *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and in_bf16(c),
-       "in 16 bits sums in f32 of rows are sent in f32")
+    *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and in_bf16(c) and
+       ("--precision=fp8" in c or (has(c, "megatron", "megatron-sp") and not has(c, "expert(tp)"))),
+       "sums in f32 of rows are sent in f32 where they are partial sums, and with 8 bits")
       for axis in ("ep", "dp", "tp", "cp")),
     ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
      "in 16 bits outputs of experts are summed at all places, not for each token"),

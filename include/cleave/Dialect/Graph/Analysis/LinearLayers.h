@@ -38,6 +38,11 @@ struct LinearContraction {
 /// of earlier steps: what is rounded elsewhere changes them.
 bool usesFloat8(mlir::func::FuncOp entry);
 
+/// The type of 16 bits to which eager autocast rounds `value`: that of the
+/// factors of the contractions, or of the attention, whose sum in f32 it is.
+/// Null where it is no such sum.
+mlir::FloatType roundedType(mlir::Value value);
+
 /// The contractions of one entry.
 class LinearLayers {
 public:

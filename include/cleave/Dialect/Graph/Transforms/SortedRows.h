@@ -64,6 +64,11 @@ public:
   /// The weight `[e', ...]` of the groups that are held, of the op's `[e,
   /// ...]`.
   virtual mlir::Value weightOf(GroupedLinearOp op) = 0;
+  /// Rounds `value` to the type in which it is sent back, after it was
+  /// computed. Returns the result, and `value` as readers have it then; null
+  /// where it is sent as it is.
+  virtual std::pair<mlir::Value, mlir::Value> round(mlir::OpBuilder &builder,
+                                                    mlir::Value value) = 0;
   /// Is told that `back` is read in the place of `value`.
   virtual void putBack(mlir::Value back, mlir::Value value) = 0;
   /// Replaces the op by the gradient `[e', ...]` of what is held.

@@ -553,8 +553,10 @@ def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
     ```
     Each rank has room for all rows of all ranks; with `buffer`, for as many times
     an even share, and a step that needs more ends with an error before anything
-    is updated. A remark says where weights are gathered nevertheless. Runs on a
-    partitioned program that has been verified.
+    is updated. With `rounds`, what is returned of matmuls of 16-bit values is
+    rounded to 16 bits before it is sent, as eager autocast rounds it, unless it is
+    a partial sum. A remark says where weights are gathered nevertheless. Runs on
+    a partitioned program that has been verified.
   }];
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect"];
@@ -562,7 +564,9 @@ def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
     ListOption<"axes", "axes", "std::string",
                "The axes of the mesh that groups are sharded over">,
     Option<"buffer", "buffer", "double", "0",
-           "The rows a rank has room for, in even shares; 0: all rows">];
+           "The rows a rank has room for, in even shares; 0: all rows">,
+    Option<"rounds", "rounds", "bool", "false",
+           "Sends sums in f32 of products of 16-bit values in 16 bits">];
 }
 
 def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {

@@ -104,6 +104,7 @@ private:
   bool isReadSorted(OpOperand &use) const;
   bool isWorthMoving(Operation *op) const;
   void narrow(ArrayRef<Operation *> later);
+  void round();
   bool isReducedSorted(Operation *op, const RowOp &reduced) const;
 
   // Their form on sorted rows.
@@ -283,6 +284,39 @@ void Sorter::narrow(ArrayRef<Operation *> later) {
   }
 }
 
+/// Rounds what is sent back to the type in which it is sent, where it is
+/// computed.
+void Sorter::round() {
+  SmallVector<Operation *> ops(grouped.getArrayRef());
+  llvm::append_range(ops, moved);
+  for (Operation *op : ops)
+    for (Value value : op->getResults()) {
+      SmallVector<OpOperand *> readers;
+      for (OpOperand &use : value.getUses())
+        if (!isReadSorted(use))
+          readers.push_back(&use);
+      if (readers.empty() || early.contains(op))
+        continue;
+      builder.setInsertionPointAfter(op);
+      auto [narrow, wide] = travel->round(builder, value);
+      if (!narrow)
+        continue;
+      moved.insert(narrow.getDefiningOp());
+      for (OpOperand *use : readers) {
+        Operation *reader = use->getOwner();
+        if (isa<CastOp>(reader) &&
+            reader->getResult(0).getType() == narrow.getType()) {
+          reader->getResult(0).replaceAllUsesWith(narrow);
+          reader->erase();
+        } else {
+          use->set(wide);
+        }
+      }
+      if (wide.use_empty())
+        wide.getDefiningOp()->erase();
+    }
+}
+
 void Sorter::choose() {
   // Of one row the order is known, and its dimensions say nothing.
   if (rows < 2)
@@ -312,8 +346,10 @@ void Sorter::choose() {
       early.insert(op);
     }
   // Rows that were received are not all that there is room for.
-  if (travel)
-    return narrow(later.getArrayRef());
+  if (travel) {
+    narrow(later.getArrayRef());
+    return round();
+  }
   for (Value value : after)
     for (OpOperand &use : value.getUses()) {
       Operation *made = value.getDefiningOp(), *user = use.getOwner();

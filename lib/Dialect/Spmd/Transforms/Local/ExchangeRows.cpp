@@ -19,6 +19,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
@@ -156,9 +157,10 @@ namespace {
 class GroupTravel final : public graph::RowTravel {
 public:
   GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, AxisList axes,
-              const graph::RowGroups &groups, double buffer, StringRef name)
+              const graph::RowGroups &groups, double buffer, bool rounds,
+              StringRef name)
       : mesh(mesh), meshName(meshName), axes(std::move(axes)),
-        rows(groups.rows()) {
+        rows(groups.rows()), rounds(rounds) {
     int64_t all = mesh.size(this->axes) * rows;
     // Of all rows, those of the groups that ranks along the axes hold.
     share = llvm::divideCeil(rows * groups.size, groups.globalSize);
@@ -191,6 +193,22 @@ public:
   }
 
   Value weightOf(GroupedLinearOp op) override { return heldOf(op.getWeight()); }
+
+  std::pair<Value, Value> round(OpBuilder &builder, Value value) override {
+    std::optional<Sharding> sharding = writtenSharding(value);
+    FloatType type = rounds ? graph::roundedType(value) : FloatType();
+    if (!type || !sharding || !sharding->partial.empty())
+      return {};
+    auto castTo = [&](Value from, Type element) -> Value {
+      auto cast = graph::CastOp::create(
+          builder, value.getLoc(), tensorTypeOf(value).clone(element), from);
+      annotate(cast, writtenShardingAttr(value),
+               writtenGlobalType(value).clone(element));
+      return cast;
+    };
+    Value narrow = castTo(value, type);
+    return {narrow, castTo(narrow, tensorTypeOf(value).getElementType())};
+  }
 
   void putBack(Value back, Value value) override {
     annotate(back.getDefiningOp(), writtenShardingAttr(value),
@@ -285,6 +303,8 @@ private:
   FlatSymbolRefAttr meshName;
   AxisList axes;
   int64_t rows, share = 0, received = 0;
+  /// Whether sums of products of 16-bit values are sent in 16 bits.
+  bool rounds;
   /// Fewer rows than may be sent.
   std::optional<RowBound> bound;
   RowExchange exchange;
@@ -430,7 +450,7 @@ struct ExchangeRowsPass
     Mesh mesh = meshOp.getMesh();
     for (func::FuncOp function : getOperation().getOps<func::FuncOp>())
       if (!function.isExternal())
-        exchange(function.front(), mesh,
+        exchange(function, mesh,
                  FlatSymbolRefAttr::get(meshOp.getSymNameAttr()));
   }
 
@@ -453,7 +473,9 @@ private:
     return found;
   }
 
-  void exchange(Block &block, const Mesh &mesh, FlatSymbolRefAttr meshName) {
+  void exchange(func::FuncOp function, const Mesh &mesh,
+                FlatSymbolRefAttr meshName) {
+    Block &block = function.front();
     if (llvm::all_of(block, [&](Operation &op) {
           return gatheredOver(&op, mesh).empty();
         }))
@@ -487,6 +509,7 @@ private:
       for (const AxisList &dim : groups->dims)
         llvm::append_range(rows, dim);
       GroupTravel travel(mesh, meshName, sent, grouped.groups, buffer,
+                         rounds && !graph::usesFloat8(function),
                          nameOf(linear->getOperand(1)));
       graph::sortRows(grouped, &travel);
       for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))

@@ -7,6 +7,7 @@
 
 #include "Annotator.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -161,6 +162,29 @@ ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
                                  const Sharding &sharding, bool reduced) {
   return ConstrainOp::create(builder, value.getLoc(), value.getType(), value,
                              ShardingAttr::get(meshName, sharding), reduced);
+}
+
+void Annotator::send(OpBuilder &builder, Value value, const Sharding &sharding,
+                     FloatType narrow, ArrayRef<OpOperand *> readers) {
+  Location loc = value.getLoc();
+  auto type = cast<RankedTensorType>(value.getType());
+  if (narrow)
+    value = graph::CastOp::create(builder, loc, type.clone(narrow), value);
+  Value sent = constrain(builder, value, sharding), wide = sent;
+  if (narrow)
+    wide = graph::CastOp::create(builder, loc, type, sent);
+  for (OpOperand *read : readers) {
+    Operation *reader = read->getOwner();
+    if (narrow && isa<graph::CastOp>(reader) &&
+        reader->getResult(0).getType() == sent.getType()) {
+      reader->getResult(0).replaceAllUsesWith(sent);
+      reader->erase();
+    } else {
+      read->set(wide);
+    }
+  }
+  if (wide.use_empty())
+    wide.getDefiningOp()->erase();
 }
 
 /// Returns the annotation for all readers of `value`, or null.

@@ -63,22 +63,6 @@ static Value sentValue(Value value) {
   return first;
 }
 
-/// The type of 16 bits to which `value` is rounded before it is sent: that of
-/// the matmuls whose sum in f32 it is, as gradients of 16-bit activations are.
-/// Null where it is sent as it is.
-static FloatType sentType(Value value) {
-  Operation *op = value.getDefiningOp();
-  while (isa_and_nonnull<graph::AddOp, ConstrainOp>(op))
-    op = op->getOperand(0).getDefiningOp();
-  auto costed = dyn_cast_or_null<graph::CostOpInterface>(op);
-  FloatType own = floatTypeOf(value);
-  if (!own || !own.isF32() || !costed ||
-      costed.getCost().work != graph::WorkClass::Contraction)
-    return FloatType();
-  FloatType read = floatTypeOf(op->getOperand(0));
-  return read && read.getWidth() == 16 ? read : FloatType();
-}
-
 /// Whether experts are computed whole on the ranks that hold them: over another
 /// axis than those of samples and of stages their outputs may be partial sums,
 /// which are not rounded.
@@ -113,16 +97,8 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
     sharding.dims[dim] = kept;
     sharding.open[dim] = false;
     OpBuilder builder(operand->getOwner());
-    Type type = value.getType();
-    FloatType narrow = rounds ? sentType(value) : FloatType();
-    if (narrow)
-      value = graph::CastOp::create(builder, value.getLoc(),
-                                    cast<RankedTensorType>(type).clone(narrow),
-                                    value);
-    Value sent = annotator.constrain(builder, value, sharding);
-    if (narrow)
-      sent = graph::CastOp::create(builder, value.getLoc(), type, sent);
-    operand->set(sent);
+    annotator.send(builder, value, sharding,
+                   rounds ? graph::roundedType(value) : FloatType(), {operand});
   }
   for (OpResult result : entering)
     annotator.splitValue(sentValue(result), *experts.expertDim(result), axis);

@@ -158,19 +158,6 @@ static LogicalResult refuseHeads(Operation *op, int64_t fewest, int64_t most,
                   "alone";
 }
 
-/// The type of 16 bits in which `result` of attention `op` is sent: that of the
-/// queries where the result is a sum in f32, as the gradient of a 16-bit
-/// activation is. Null where it is sent as it is.
-static FloatType sentType(Operation *op, Value result) {
-  auto elementOf = [](Value value) {
-    return dyn_cast<FloatType>(
-        cast<RankedTensorType>(value.getType()).getElementType());
-  };
-  FloatType own = elementOf(result), read = elementOf(op->getOperand(0));
-  return own && read && own.isF32() && read.getWidth() == 16 ? read
-                                                             : FloatType();
-}
-
 /// Shards the results of attention `op` for their readers along the sequence,
 /// over `axes`. Attention shards its positions over some of these axes and
 /// heads over another; without the annotation, products with weights would be
@@ -184,7 +171,7 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          bool padded) {
   for (OpResult result : op->getResults()) {
     auto type = cast<RankedTensorType>(result.getType());
-    FloatType narrow = rounds ? sentType(op, result) : FloatType();
+    FloatType narrow = rounds ? graph::roundedType(result) : FloatType();
     if (!headDim(classes, op, result) || (!all && !narrow))
       continue;
     Value value = result;
@@ -213,26 +200,7 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
         summed.dims[dim].pop_back();
         value = annotator.constrain(builder, value, summed);
       }
-      if (narrow)
-        value = graph::CastOp::create(builder, value.getLoc(),
-                                      type.clone(narrow), value);
-      Value exchanged = annotator.constrain(builder, value, sharding);
-      Value read = exchanged;
-      if (narrow)
-        read = graph::CastOp::create(builder, value.getLoc(), type, exchanged);
-      for (OpOperand *use : uses) {
-        // A reader that rounds reads what was sent.
-        Operation *user = use->getOwner();
-        if (!narrow || !isa<graph::CastOp>(user) ||
-            user->getResult(0).getType() != value.getType()) {
-          use->set(read);
-          continue;
-        }
-        user->getResult(0).replaceAllUsesWith(exchanged);
-        user->erase();
-      }
-      if (read.use_empty())
-        read.getDefiningOp()->erase();
+      annotator.send(builder, value, sharding, narrow, uses);
       break;
     }
   }
