@@ -10,7 +10,7 @@ import re
 import pytest
 from expert_rows import CHOICES, LAYERS, ROUTINGS, SAMPLES, TOKENS, WIDTH, drawn, emitted, written
 from native_layouts import Expected, check_native
-from recipe_runs import OPTIMIZERS, agree
+from recipe_runs import OPTIMIZERS, agree, agree_for_steps
 
 from cleave.testing.tools import interpret, run_tool, tool
 from proofs import ALL
@@ -79,15 +79,7 @@ def test_rows_in_16_bits_equal_one_device(tmp_path, mesh, plan, flags, precision
     local = emitted(path, "local", *own, f"--mesh={mesh}", f"--plan={plan}", "--expert-buffer=worst", *flags)
     back = re.findall(r"spmd.all_to_all_rows .*xf32>", local)
     assert not back or "tp" in mesh
-    given = [drawn(step, "any"), drawn(step, "any")]
-    for _ in range(3):
-        expected, found = (interpret(text, inputs, entry="train")
-                           for text, inputs in zip((step, local), given))
-        for one, other in zip(found, expected):
-            agree(one, other)
-        for inputs, results in zip(given, (expected[0], found[0])):
-            inputs.update({name: value.reshape(inputs[name].shape)
-                           for name, value in results.items() if name in inputs})
+    agree_for_steps(step, local, drawn(step, "any"))
 
 
 def test_bytes_are_those_of_the_papers(tmp_path):

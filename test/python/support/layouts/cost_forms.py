@@ -142,8 +142,8 @@ KNOWN = [
     ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
      "of a backward in two parts each computes some of a block again"),
     *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and
-       ("tp=" in c[1] or "cp=" in c[1] or "--precision=fp8" in c),
-       "in 16 bits gradients of places of experts are sent in f32 where they may be partial sums, "
+       (has(c, "megatron", "megatron-sp") or "--precision=fp8" in c),
+       "in 16 bits gradients of places of experts are sent in f32 where they are partial sums, "
        "and with 8 bits")
       for row in ("all_to_all ep", "all_to_all dp")),
     *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and in_bf16(c) and
@@ -152,9 +152,11 @@ KNOWN = [
       for axis in ("ep", "dp", "tp", "cp")),
     ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
      "in 16 bits outputs of experts are summed at all places, not for each token"),
-    *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and "cp=" in c[1],
-       "in 16 bits places of experts are gathered in f32, and reduced whole")
-      for row in ("all_reduce cp", "all_gather cp", "reduce_scatter cp")),
+    *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and "cp=" in c[1],
+       "with 8 bits gradients of places of experts are gathered in f32")
+      for row in ("all_gather cp", "reduce_scatter cp")),
+    ("all_gather cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
+     "numbers of places of tokens are gathered, beside a few tokens"),
     ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
     *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),

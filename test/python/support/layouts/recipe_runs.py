@@ -176,6 +176,20 @@ def agree(found, expected):
         assert error <= 1e-10 * scale, (name, error, scale)
 
 
+def agree_for_steps(whole, local, inputs, steps=3):
+    """The results of each of `steps` exact steps of two texts, their gradients, and the parameters
+    and the state with which the next one begins."""
+    given = [dict(inputs), dict(inputs)]
+    for _ in range(steps):
+        expected, found = (interpret(text, values, entry="train")
+                           for text, values in zip((whole, local), given))
+        for one, other in zip(found, expected):
+            agree(one, other)
+        for values, (results, _) in zip(given, (expected, found)):
+            values.update({name: value.reshape(values[name].shape)
+                           for name, value in results.items() if name in values})
+
+
 def check(tmp_path_factory, name, mesh, recipes, optimizer, micro_batches,
           sizes=(BATCH, LENGTH), natively=True):
     folder = tmp_path_factory.getbasetemp()

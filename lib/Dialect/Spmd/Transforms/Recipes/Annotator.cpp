@@ -164,13 +164,17 @@ ConstrainOp Annotator::constrain(OpBuilder &builder, Value value,
                              ShardingAttr::get(meshName, sharding), reduced);
 }
 
-void Annotator::send(OpBuilder &builder, Value value, const Sharding &sharding,
-                     FloatType narrow, ArrayRef<OpOperand *> readers) {
+void Annotator::send(OpBuilder &builder, Value value, FloatType narrow,
+                     ArrayRef<Sharding> shardings,
+                     ArrayRef<OpOperand *> readers) {
   Location loc = value.getLoc();
   auto type = cast<RankedTensorType>(value.getType());
   if (narrow)
     value = graph::CastOp::create(builder, loc, type.clone(narrow), value);
-  Value sent = constrain(builder, value, sharding), wide = sent;
+  Value sent = value;
+  for (const Sharding &sharding : shardings)
+    sent = constrain(builder, sent, sharding);
+  Value wide = sent;
   if (narrow)
     wide = graph::CastOp::create(builder, loc, type, sent);
   for (OpOperand *read : readers) {

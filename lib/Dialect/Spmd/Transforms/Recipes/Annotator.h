@@ -75,11 +75,12 @@ public:
   ConstrainOp constrain(mlir::OpBuilder &builder, mlir::Value value,
                         const Sharding &sharding, bool reduced = false);
 
-  /// Builds an annotation of `value` for `readers`, which sends it in the type
-  /// `narrow` if that is not null. Readers that round to this type read what
-  /// was sent, and the others read it in their own type again.
-  void send(mlir::OpBuilder &builder, mlir::Value value,
-            const Sharding &sharding, mlir::FloatType narrow,
+  /// Builds the annotations `shardings` of `value`, one after the other, for
+  /// `readers`, which send it in the type `narrow` if that is not null. Readers
+  /// that round to this type read what was sent, and the others read it in
+  /// their own type again.
+  void send(mlir::OpBuilder &builder, mlir::Value value, mlir::FloatType narrow,
+            llvm::ArrayRef<Sharding> shardings,
             llvm::ArrayRef<mlir::OpOperand *> readers);
 
   /// Adds `axis` as the minor axis of dimension `dim` of `value`, to the

@@ -63,16 +63,17 @@ static Value sentValue(Value value) {
   return first;
 }
 
-/// Whether experts are computed whole on the ranks that hold them: over another
-/// axis than those of samples and of stages their outputs may be partial sums,
-/// which are not rounded.
-static bool holdsWholeSums(const Annotator &annotator) {
-  const Mesh &mesh = annotator.getMesh();
-  AxisList samples = annotator.sampleAxes();
-  return llvm::all_of(mesh.axes, [&](const MeshAxis &axis) {
-    AxisRef whole{axis.name};
-    return axis.size == 1 || axis.name == kPipelineAxis ||
-           mesh.isSequential(whole) || mesh.overlap(whole, samples);
+/// Whether ranks have whole weights of the experts that they hold: where other
+/// dimensions of these are sharded, outputs may be partial sums, which are not
+/// rounded.
+static bool holdsWholeSums(const Annotator &annotator,
+                           const ExpertDimensions &experts) {
+  return llvm::all_of(experts.getMembers(), [&](const auto &member) {
+    const Sharding sharding = annotator.given(member.first);
+    for (auto [dim, axes] : llvm::enumerate(sharding.dims))
+      if (dim != member.second && annotator.getMesh().size(axes) > 1)
+        return false;
+    return true;
   });
 }
 
@@ -87,7 +88,8 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
                                 const AxisList &kept) {
   // Collected before annotations are inserted.
   SmallVector<OpResult> entering = experts.entering(function);
-  bool rounds = annotator.getGrains() == 0 && holdsWholeSums(annotator) &&
+  bool rounds = annotator.getGrains() == 0 &&
+                holdsWholeSums(annotator, experts) &&
                 !graph::usesFloat8(function);
   for (OpOperand *operand : experts.leaving(function)) {
     Value value = operand->get();
@@ -96,12 +98,47 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
         cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
     sharding.dims[dim] = kept;
     sharding.open[dim] = false;
+    FloatType narrow = rounds ? graph::roundedType(value) : FloatType();
+    SmallVector<Sharding, 2> shardings{sharding};
+    // Ranks that share a sequence gather places before these are wider.
+    if (auto slots = experts.slotDim(value); slots && narrow) {
+      sharding.open[*slots] = false;
+      shardings.push_back(sharding);
+    }
     OpBuilder builder(operand->getOwner());
-    annotator.send(builder, value, sharding,
-                   rounds ? graph::roundedType(value) : FloatType(), {operand});
+    annotator.send(builder, value, narrow, shardings, {operand});
   }
-  for (OpResult result : entering)
-    annotator.splitValue(sentValue(result), *experts.expertDim(result), axis);
+  for (OpResult result : entering) {
+    unsigned dim = *experts.expertDim(result);
+    Value value = result;
+    while (value.hasOneUse() && isa<ConstrainOp>(*value.user_begin()))
+      value = value.user_begin()->getResult(0);
+    Value sent = sentValue(value);
+    if (sent == value) {
+      annotator.splitValue(result, dim, axis);
+      continue;
+    }
+    // Ranks that share a sequence scatter their sum first.
+    auto before = value.getDefiningOp<ConstrainOp>();
+    Sharding sharding = Sharding::replicated(
+        cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+    Sharding sent16 = sharding;
+    if (before)
+      sharding = before.getSharding().getSharding();
+    sharding.open[dim] = false;
+    OpBuilder builder(sent.getDefiningOp());
+    if (before)
+      before.setShardingAttr(annotator.attribute(sharding));
+    else
+      sent.getDefiningOp()->setOperand(
+          0, annotator.constrain(builder, value, sharding));
+    sent16.dims[dim] = sharding.dims[dim];
+    sent16.dims[dim].push_back({annotator.getMesh().find(axis)->name});
+    sent16.open[dim] = false;
+    builder.setInsertionPointAfterValue(sent);
+    ConstrainOp exchanged = annotator.constrain(builder, sent, sent16);
+    sent.replaceAllUsesExcept(exchanged, exchanged);
+  }
 }
 
 namespace {

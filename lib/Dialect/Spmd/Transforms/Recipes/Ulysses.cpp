@@ -200,7 +200,7 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
         summed.dims[dim].pop_back();
         value = annotator.constrain(builder, value, summed);
       }
-      annotator.send(builder, value, sharding, narrow, uses);
+      annotator.send(builder, value, narrow, sharding, uses);
       break;
     }
   }

@@ -1,0 +1,44 @@
+# Part of the Cleave project, under the Apache License v2.0 with LLVM
+# Exceptions. See LICENSE for license information.
+"""Mixtures of experts with capacity in 16 bits, over ranks, against one rank, without rounding: what
+is sent in 16 bits, and where sums are rounded, changes no step."""
+
+import re
+
+import pytest
+from recipe_runs import OPTIMIZERS, agree_for_steps, random_inputs
+
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import run_tool, tool
+from proofs import ALL
+
+SIZE = ("--hidden 32 --heads 4 --layers 2 --ffn 48 --seq 16 --vocab 96 --batch 8 --experts 4 "
+        "--capacity 1.25 --no-logits")
+MODELS = {"mixtral": f"mixtral --kv-heads 4 {SIZE}", "switch": f"switch {SIZE}",
+          "qwen3": f"qwen3_moe --kv-heads 4 --choices 3 {SIZE}"}
+
+#: Mesh and plan.
+LAYOUTS = [("ep=4", "expert"), ("ep=2,cp=2", "expert,context"), ("ep=2,cp=2", "expert,ulysses"),
+           ("ep=2,cp=2", "expert,ring"), ("dp=2,tp=2", "megatron,expert(tp),expert(dp)"),
+           ("dp=2,ep=2", "expert,zero3"), ("ep=2,tp=2", "expert,megatron"),
+           ("ep=2,tp=2", "expert,megatron-sp"), ("dp=2,tp=2", "megatron,zero1")]
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=lambda i: " ".join(LAYOUTS[i]))
+def test_steps_are_those_of_one_rank(tmp_path, number):
+    mesh, plan = LAYOUTS[number]
+    names = list(MODELS)
+    for name in names if ALL else [names[number % len(names)]]:
+        path = tmp_path / f"{name}.mlir"
+        assert write_model([*MODELS[name].split(), "-o", str(path)]) == 0
+        flags = [*OPTIMIZERS["adamw"], "--precision=bf16"]
+        emit = lambda phase, *more: run_tool([tool("cleave-compile"), str(path), f"--emit={phase}",
+                                              *flags, *more])
+        step, local = emit("step"), emit("local", f"--mesh={mesh}", f"--plan={plan}")
+        sent = re.findall(r"spmd\.all_to_all %.* -> tensor<(?:\d+x){4}(\w+)>", local.split("@train")[1])
+        # Gradients of places are partial sums where ranks share features.
+        assert set(sent) <= ({"bf16", "f32"} if "tp" in mesh and "ep" in mesh else {"bf16"})
+        gathered = re.findall(r"spmd\.all_gather %.*\[{}, {}, {\"cp\"}, {}\]>.* -> tensor<(?:\d+x){4}(\w+)>",
+                              local.split("@train")[1])
+        assert set(gathered) <= {"bf16"}
+        agree_for_steps(step, local, random_inputs(step))
