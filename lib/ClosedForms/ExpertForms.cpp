@@ -18,7 +18,9 @@ using llvm::ArrayRef;
 /// which a rank receives as many as choose its experts (MegaBlocks, arXiv
 /// 2211.15841, section 5). Ranks that share features send whole places, whose
 /// sums are those of tokens (FeatureForms.cpp), and where experts are over
-/// these ranks, only the places of their own.
+/// these ranks, only the places of their own. Sums that are rounded before they
+/// are sent are scattered first, and each of these ranks returns its slice
+/// (arXiv 2504.14960, section 3.3).
 ///
 /// Ranks that share a sequence fill places together: what each adds is
 /// scattered to those that compute them, and what these compute gathered, in
@@ -43,7 +45,9 @@ void closedforms::addExperts(FormBuilder &builder) {
       ofRows.push_back(axis);
   for (const Mixture &mixture : builder.sizes.mixtures) {
     auto exchange = [&](CollectiveKind kind, ArrayRef<Axis> axes) {
-      builder.send(kind, axes, 2 * both * mixture.places / over,
+      double back =
+          builder.scattersPlaces() ? 1 / options.ranks(Split::Features) : 1;
+      builder.send(kind, axes, (1 + back) * both * mixture.places / over,
                    options.activationBytes, "places of experts, and gradients");
     };
     if (mixture.expertsOfRows) {

@@ -20,6 +20,19 @@ static void addLoss(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
                "three numbers of each row of the loss");
 }
 
+/// The sums of a mixture in forward and in backward (Megatron-Core, arXiv
+/// 2504.14960, section 3.3): places of experts are scattered before they go to
+/// the ranks of their tokens, where slices are gathered.
+static void addScatteredPlaces(FormBuilder &builder, llvm::ArrayRef<Axis> axes,
+                               double places) {
+  const StepOptions &options = builder.options;
+  double both = (2 + options.fullShare) * places / builder.tokenRanks();
+  builder.send(CollectiveKind::ReduceScatter, axes, both, options.sumBytes,
+               "sums of places of experts");
+  builder.send(CollectiveKind::AllGather, axes, both, options.activationBytes,
+               "slices of places of experts");
+}
+
 /// Megatron (arXiv 1909.08053, section 3): two all-reduces of b s h in forward
 /// and two in backward of a layer, one of each for every addition to the
 /// residual stream; the rows that are looked up, and the input gradient of the
@@ -33,6 +46,10 @@ static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
                  options.sumBytes, "sums of b s h of each branch");
   // Experts are a branch, too; weights of tokens multiply partial sums.
   for (const Mixture &mixture : sizes.mixtures) {
+    if (builder.scattersPlaces()) {
+      addScatteredPlaces(builder, axes, mixture.places);
+      continue;
+    }
     builder.send(CollectiveKind::AllReduce, axes,
                  sums * mixture.branch / tokens, options.sumBytes,
                  "sums of b s h of each branch");
@@ -71,9 +88,12 @@ static void addSequenceBetween(FormBuilder &builder,
     builder.send(CollectiveKind::AllGather, axes,
                  sums * mixture.branch / tokens, options.activationBytes,
                  "gathers of each mixture");
-    builder.send(CollectiveKind::ReduceScatter, axes,
-                 sums * mixture.branch / tokens, options.sumBytes,
-                 "sums of each branch");
+    if (builder.scattersPlaces())
+      addScatteredPlaces(builder, axes, mixture.places);
+    else
+      builder.send(CollectiveKind::ReduceScatter, axes,
+                   sums * mixture.branch / tokens, options.sumBytes,
+                   "sums of each branch");
   }
   builder.send(CollectiveKind::AllGather, axes,
                (sizes.lookedUp + sizes.headInput) / tokens,

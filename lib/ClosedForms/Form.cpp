@@ -52,6 +52,15 @@ bool FormBuilder::shardsStream() const {
          });
 }
 
+bool FormBuilder::scattersPlaces() const {
+  bool sends = false, sums = false;
+  for (const Axis &axis : options.axes) {
+    sends |= axis.experts && axis.split == Split::Samples && axis.size > 1;
+    sums |= !axis.experts && axis.split == Split::Features && axis.size > 1;
+  }
+  return sends && sums && options.activationBytes < options.sumBytes;
+}
+
 /// Around a ring, for scores of which a mask leaves the earlier keys (arXiv
 /// 2311.09431, section 3: each rank has rows of both ends).
 bool FormBuilder::inZigZag() const {

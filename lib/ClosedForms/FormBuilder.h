@@ -64,6 +64,9 @@ public:
   bool hasSequenceBetween() const;
   /// Whether it shards the stream, by the sequence or by features.
   bool shardsStream() const;
+  /// Whether partial sums of places of experts are scattered over the ranks of
+  /// features, to be rounded and sent as slices to the ranks of their tokens.
+  bool scattersPlaces() const;
   /// Whether ranks hold a sequence in zig-zag order.
   bool inZigZag() const;
 

@@ -141,10 +141,8 @@ KNOWN = [
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
     ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
      "of a backward in two parts each computes some of a block again"),
-    *((row, lambda c: c[0] in MIXTURES and in_bf16(c) and
-       (has(c, "megatron", "megatron-sp") or "--precision=fp8" in c),
-       "in 16 bits gradients of places of experts are sent in f32 where they are partial sums, "
-       "and with 8 bits")
+    *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
+       "with 8 bits gradients of places of experts are sent in f32")
       for row in ("all_to_all ep", "all_to_all dp")),
     *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and in_bf16(c) and
        ("--precision=fp8" in c or (has(c, "megatron", "megatron-sp") and not has(c, "expert(tp)"))),

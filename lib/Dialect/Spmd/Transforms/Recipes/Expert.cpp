@@ -63,18 +63,36 @@ static Value sentValue(Value value) {
   return first;
 }
 
-/// Whether ranks have whole weights of the experts that they hold: where other
-/// dimensions of these are sharded, outputs may be partial sums, which are not
-/// rounded.
-static bool holdsWholeSums(const Annotator &annotator,
-                           const ExpertDimensions &experts) {
-  return llvm::all_of(experts.getMembers(), [&](const auto &member) {
-    const Sharding sharding = annotator.given(member.first);
+/// The axes that shard other dimensions of the weights of experts: over these,
+/// what experts compute is a partial sum, in forward or in backward.
+static AxisList featureAxes(const Annotator &annotator,
+                            const ExpertDimensions &experts) {
+  AxisList found;
+  for (auto [argument, own] : experts.getMembers()) {
+    const Sharding sharding = annotator.given(argument);
     for (auto [dim, axes] : llvm::enumerate(sharding.dims))
-      if (dim != member.second && annotator.getMesh().size(axes) > 1)
-        return false;
-    return true;
-  });
+      for (const AxisRef &axis : axes)
+        if (dim != own && !llvm::is_contained(found, axis))
+          found.push_back(axis);
+  }
+  return found;
+}
+
+/// Whether `value` is a sum in f32 of products of 16-bit values, or was rounded
+/// from one.
+static bool isRounded(Value value) {
+  if (auto cast = value.getDefiningOp<graph::CastOp>())
+    return graph::roundedType(cast.getInput()) == floatTypeOf(value);
+  return graph::roundedType(value) != FloatType();
+}
+
+static Sharding open(Value value) {
+  return Sharding::replicated(cast<RankedTensorType>(value.getType()).getRank(),
+                              /*open=*/true);
+}
+
+static int64_t sizeOf(Value value, unsigned dim) {
+  return cast<RankedTensorType>(value.getType()).getDimSize(dim);
 }
 
 /// Annotates the values of `function` that are exchanged between the shardings
@@ -88,24 +106,39 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
                                 const AxisList &kept) {
   // Collected before annotations are inserted.
   SmallVector<OpResult> entering = experts.entering(function);
-  bool rounds = annotator.getGrains() == 0 &&
-                holdsWholeSums(annotator, experts) &&
-                !graph::usesFloat8(function);
+  bool rounds = annotator.getGrains() == 0 && !graph::usesFloat8(function);
+  AxisList features = featureAxes(annotator, experts);
   for (OpOperand *operand : experts.leaving(function)) {
     Value value = operand->get();
     unsigned dim = *experts.expertDim(value);
-    Sharding sharding = Sharding::replicated(
-        cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
+    Sharding sharding = open(value);
     sharding.dims[dim] = kept;
     sharding.open[dim] = false;
     FloatType narrow = rounds ? graph::roundedType(value) : FloatType();
-    SmallVector<Sharding, 2> shardings{sharding};
+    OpBuilder builder(operand->getOwner());
+    SmallVector<Sharding, 2> shardings;
+    if (rounds && isRounded(value) && !features.empty()) {
+      auto parts = annotator.getMesh().size(features);
+      auto dim = experts.featureDim(value);
+      if (dim && sizeOf(value, *dim) % parts == 0) {
+        // Partial sums are scattered in f32, sent as slices and gathered.
+        Sharding scattered = open(value);
+        scattered.dims[*dim] = features;
+        scattered.open[*dim] = false;
+        value = annotator.constrain(builder, value, scattered);
+        shardings.push_back(sharding);
+        shardings.back().dims[*dim] = features;
+        shardings.back().open[*dim] = sharding.open[*dim] = false;
+      } else {
+        narrow = FloatType();
+      }
+    }
+    shardings.push_back(sharding);
     // Ranks that share a sequence gather places before these are wider.
     if (auto slots = experts.slotDim(value); slots && narrow) {
       sharding.open[*slots] = false;
       shardings.push_back(sharding);
     }
-    OpBuilder builder(operand->getOwner());
     annotator.send(builder, value, narrow, shardings, {operand});
   }
   for (OpResult result : entering) {
@@ -120,9 +153,7 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
     }
     // Ranks that share a sequence scatter their sum first.
     auto before = value.getDefiningOp<ConstrainOp>();
-    Sharding sharding = Sharding::replicated(
-        cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
-    Sharding sent16 = sharding;
+    Sharding sharding = open(value), sent16 = sharding;
     if (before)
       sharding = before.getSharding().getSharding();
     sharding.open[dim] = false;
@@ -164,7 +195,8 @@ public:
         gather(operand);
   }
 
-  /// Gathers the other operands of the op that reads slots through `operand`.
+  /// Gathers the other operands of the op that reads slots through `operand`,
+  /// and of those that scale what it reads, before choices are added up.
   void gatherFor(OpOperand &operand) {
     OpOperand *slots = &operand;
     while (slots->getOwner()->getNumOperands() == 1 &&
@@ -174,19 +206,39 @@ public:
     for (OpOperand &other : slots->getOwner()->getOpOperands())
       if (&other != slots)
         gather(other);
+    // Tokens of one choice are not added up: their sum is scaled.
+    SmallVector<Value> scaled(slots->getOwner()->getResults());
+    SmallVector<OpOperand *> factors;
+    bool addsUp = false;
+    while (!scaled.empty())
+      for (OpOperand &use : scaled.pop_back_val().getUses()) {
+        Operation *op = use.getOwner();
+        addsUp |= isa<graph::ReduceOp>(op);
+        if (!scales(use))
+          continue;
+        for (OpOperand &other : op->getOpOperands())
+          if (&other != &use)
+            factors.push_back(&other);
+        scaled.push_back(op->getResult(0));
+      }
+    for (OpOperand *factor : factors)
+      if (addsUp)
+        gather(*factor);
   }
 
 private:
-  /// Where the fewest elements are gathered to have a value whole.
+  /// Where the fewest bits are gathered to have a value whole.
   struct Cut {
-    int64_t elements = 0;
+    int64_t bits = 0;
     SmallVector<OpOperand *> operands;
   };
 
-  static Value withoutAnnotations(Value value) {
+  /// The value of which the classes say something.
+  Value original(Value value) const {
     while (auto constrain = value.getDefiningOp<ConstrainOp>())
       value = constrain.getInput();
-    return value;
+    Value known = originals.lookup(value);
+    return known ? known : value;
   }
 
   /// The dimensions of `value` that can be sharded along the sequence.
@@ -194,7 +246,7 @@ private:
     SmallVector<unsigned> dims;
     auto type = cast<RankedTensorType>(value.getType());
     for (int64_t dim = 0; dim < type.getRank(); ++dim) {
-      const DimensionClass &known = classes.of(withoutAnnotations(value), dim);
+      const DimensionClass &known = classes.of(original(value), dim);
       if (type.getDimSize(dim) > 1 && !known.samples &&
           known.producers.empty() && known.consumers.empty())
         dims.push_back(dim);
@@ -220,12 +272,28 @@ private:
            });
   }
 
+  /// Whether the op that reads `use` computes as many elements, each from one
+  /// of `use` and of smaller values.
+  static bool scales(OpOperand &use) {
+    auto elements = [](Value value) {
+      return cast<RankedTensorType>(value.getType()).getNumElements();
+    };
+    Operation *op = use.getOwner();
+    return isElementwise(op) &&
+           elements(op->getResult(0)) == elements(use.get()) &&
+           llvm::all_of(op->getOpOperands(), [&](OpOperand &other) {
+             return &other == &use ||
+                    elements(other.get()) < elements(use.get());
+           });
+  }
+
   Cut cut(OpOperand &operand, int depth = 6) {
     Cut here;
     Value value = operand.get();
     if (tokenDims(value).empty())
       return here;
-    here.elements = cast<RankedTensorType>(value.getType()).getNumElements();
+    auto type = cast<RankedTensorType>(value.getType());
+    here.bits = type.getNumElements() * type.getElementTypeBitWidth();
     here.operands = {&operand};
     Operation *op = value.getDefiningOp();
     if (depth == 0 || !isElementwise(op))
@@ -233,18 +301,38 @@ private:
     Cut above;
     for (OpOperand &source : op->getOpOperands()) {
       Cut next = cut(source, depth - 1);
-      above.elements += next.elements;
+      above.bits += next.bits;
       llvm::append_range(above.operands, next.operands);
     }
-    return above.elements < here.elements ? above : here;
+    return above.bits < here.bits ? above : here;
   }
 
   void gather(OpOperand &operand) {
     SmallVector<OpOperand *> operands = cut(operand).operands;
-    if (!llvm::is_contained(operands, &operand))
-      operands.push_back(&operand);
-    for (OpOperand *read : operands)
-      annotate(*read);
+    gather(operand, {operands.begin(), operands.end()});
+  }
+
+  /// Annotates the operands `at`, from which that of an op is computed, and
+  /// that operand. What others read too is computed for these as before.
+  void gather(OpOperand &operand, llvm::SmallPtrSet<OpOperand *, 4> at) {
+    Operation *op = operand.get().getDefiningOp();
+    if (!at.contains(&operand) && op && !at.empty() && isElementwise(op) &&
+        !annotated.contains(&operand)) {
+      if (!operand.get().hasOneUse()) {
+        Operation *copy = OpBuilder(op).clone(*op);
+        originals[copy->getResult(0)] = original(op->getResult(0));
+        for (auto [own, other] :
+             llvm::zip(op->getOpOperands(), copy->getOpOperands()))
+          if (at.contains(&own))
+            at.insert(&other);
+        operand.set(copy->getResult(0));
+        op = copy;
+      }
+      for (OpOperand &source : op->getOpOperands())
+        if (!tokenDims(source.get()).empty())
+          gather(source, at);
+    }
+    annotate(operand);
   }
 
   void annotate(OpOperand &operand) {
@@ -267,8 +355,43 @@ private:
   const DimensionClasses &classes;
   StringRef axis;
   llvm::SmallPtrSet<OpOperand *, 16> annotated;
+  /// Of copies of ops that others read.
+  llvm::DenseMap<Value, Value> originals;
 };
 } // namespace
+
+/// Whether values between blocks are sharded over `axis` along the sequence.
+static bool shardsStreams(Annotator &annotator, const AxisRef &axis) {
+  return llvm::any_of(annotator.getStreams(), [&](Annotator::Stream stream) {
+    return stream.except != axis.name &&
+           stream.constrain.getSharding().getSharding().splits(
+               annotator.getMesh(), axis);
+  });
+}
+
+/// Gathers the tokens that go to experts over `axis`, by which the sequence is
+/// sharded between blocks, and adds up those that come back before they are
+/// scattered: places of experts are more than tokens.
+static void gatherBetween(Annotator &annotator, func::FuncOp function,
+                          const ExpertDimensions &experts,
+                          const DimensionClasses &classes,
+                          const AxisRef &axis) {
+  TokenGathers tokens(annotator, classes, axis.name);
+  for (OpOperand *operand : experts.leaving(function)) {
+    Value places = operand->get();
+    if (auto rounded = places.getDefiningOp<graph::CastOp>())
+      places = rounded.getInput();
+    auto sharded = places.getDefiningOp<ConstrainOp>();
+    if (auto slots = experts.slotDim(operand->get()); sharded && slots) {
+      Sharding sharding = sharded.getSharding().getSharding();
+      llvm::erase(sharding.dims[*slots], axis);
+      sharded.setShardingAttr(annotator.attribute(sharding));
+    }
+    tokens.gatherFor(*operand);
+  }
+  for (OpResult result : experts.entering(function))
+    tokens.gatherFor(result);
+}
 
 /// Annotates rows that the experts of this class read as complete. A partial
 /// sum over the axis of the experts would otherwise be read as such, and shard
@@ -354,6 +477,9 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
         }
         completeRows(annotator, function, experts);
       } else {
+        for (const AxisRef &between : featureAxes(annotator, experts))
+          if (shardsStreams(annotator, between))
+            gatherBetween(annotator, function, experts, classes, between);
         annotateCollectives(annotator, function, experts, axis, kept);
       }
     }

@@ -87,6 +87,18 @@ std::optional<unsigned> ExpertDimensions::slotDim(Value value) const {
   return std::nullopt;
 }
 
+std::optional<unsigned> ExpertDimensions::featureDim(Value value) const {
+  value = withoutAnnotations(value);
+  for (int64_t dim = 0; dim < cast<RankedTensorType>(value.getType()).getRank();
+       ++dim) {
+    const DimensionClass &known = classes.of(value, dim);
+    if (!known.samples && !known.arguments.empty() &&
+        classes.number(value, dim) != number)
+      return dim;
+  }
+  return std::nullopt;
+}
+
 /// Whether `value` has dimensions of experts and of samples.
 bool ExpertDimensions::hasSlots(Value value) const {
   if (!expertDim(value))

@@ -44,6 +44,10 @@ public:
   /// no samples and no dimension of a weight.
   std::optional<unsigned> slotDim(mlir::Value value) const;
 
+  /// Returns the dimension of `value` that is one of weights of experts, beside
+  /// that over experts: their features.
+  std::optional<unsigned> featureDim(mlir::Value value) const;
+
   /// Returns the results that dispatch tokens to the slots of experts, forward
   /// and backward.
   llvm::SmallVector<mlir::OpResult> entering(mlir::func::FuncOp function) const;
