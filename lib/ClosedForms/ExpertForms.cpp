@@ -45,8 +45,9 @@ void closedforms::addExperts(FormBuilder &builder) {
       ofRows.push_back(axis);
   for (const Mixture &mixture : builder.sizes.mixtures) {
     auto exchange = [&](CollectiveKind kind, ArrayRef<Axis> axes) {
-      double back =
-          builder.scattersPlaces() ? 1 / options.ranks(Split::Features) : 1;
+      double back = builder.scattersPlaces(mixture)
+                        ? 1 / options.ranks(Split::Features)
+                        : 1;
       builder.send(kind, axes, (1 + back) * both * mixture.places / over,
                    options.activationBytes, "places of experts, and gradients");
     };

@@ -46,7 +46,7 @@ static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
                  options.sumBytes, "sums of b s h of each branch");
   // Experts are a branch, too; weights of tokens multiply partial sums.
   for (const Mixture &mixture : sizes.mixtures) {
-    if (builder.scattersPlaces()) {
+    if (builder.scattersPlaces(mixture)) {
       addScatteredPlaces(builder, axes, mixture.places);
       continue;
     }
@@ -88,7 +88,7 @@ static void addSequenceBetween(FormBuilder &builder,
     builder.send(CollectiveKind::AllGather, axes,
                  sums * mixture.branch / tokens, options.activationBytes,
                  "gathers of each mixture");
-    if (builder.scattersPlaces())
+    if (builder.scattersPlaces(mixture))
       addScatteredPlaces(builder, axes, mixture.places);
     else
       builder.send(CollectiveKind::ReduceScatter, axes,

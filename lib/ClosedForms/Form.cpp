@@ -52,13 +52,14 @@ bool FormBuilder::shardsStream() const {
          });
 }
 
-bool FormBuilder::scattersPlaces() const {
+bool FormBuilder::scattersPlaces(const Mixture &mixture) const {
   bool sends = false, sums = false;
   for (const Axis &axis : options.axes) {
     sends |= axis.experts && axis.split == Split::Samples && axis.size > 1;
     sums |= !axis.experts && axis.split == Split::Features && axis.size > 1;
   }
-  return sends && sums && options.activationBytes < options.sumBytes;
+  return sends && sums && !mixture.expertsOfRows &&
+         options.activationBytes < options.sumBytes;
 }
 
 /// Around a ring, for scores of which a mask leaves the earlier keys (arXiv

@@ -66,7 +66,7 @@ public:
   bool shardsStream() const;
   /// Whether partial sums of places of experts are scattered over the ranks of
   /// features, to be rounded and sent as slices to the ranks of their tokens.
-  bool scattersPlaces() const;
+  bool scattersPlaces(const Mixture &mixture) const;
   /// Whether ranks hold a sequence in zig-zag order.
   bool inZigZag() const;
 

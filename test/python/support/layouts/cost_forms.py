@@ -148,8 +148,9 @@ KNOWN = [
        ("--precision=fp8" in c or (has(c, "megatron", "megatron-sp") and not has(c, "expert(tp)"))),
        "sums in f32 of rows are sent in f32 where they are partial sums, and with 8 bits")
       for axis in ("ep", "dp", "tp", "cp")),
-    ("all_reduce tp", lambda c: c[0] in MIXTURES and in_bf16(c) and has(c, "megatron"),
-     "in 16 bits outputs of experts are summed at all places, not for each token"),
+    *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and has(c, "megatron", "megatron-sp"),
+       "with 8 bits outputs of experts are summed at all places, not for each token, nor gathered")
+      for row in ("all_reduce tp", "all_gather tp", "reduce_scatter tp")),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and "cp=" in c[1],
        "with 8 bits gradients of places of experts are gathered in f32")
       for row in ("all_gather cp", "reduce_scatter cp")),

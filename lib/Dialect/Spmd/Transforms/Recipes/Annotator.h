@@ -164,6 +164,9 @@ llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
 /// sequence over, and no samples.
 llvm::LogicalResult applyFoldedExpert(Annotator &annotator,
                                       llvm::StringRef axis);
+/// Lets readers of partial sums of experts that round these and widen them
+/// again read them as they are: what they are added up to is reduced then.
+void keepPartialSums(Annotator &annotator);
 llvm::LogicalResult applyMegatron(Annotator &annotator, llvm::StringRef axis);
 llvm::LogicalResult applyMegatronSequence(Annotator &annotator,
                                           llvm::StringRef axis);

@@ -508,3 +508,92 @@ LogicalResult cleave::spmd::applyFoldedExpert(Annotator &annotator,
                                               StringRef axis) {
   return splitExperts(annotator, axis, /*folded=*/true);
 }
+
+//===----------------------------------------------------------------------===//
+// Partial sums
+//===----------------------------------------------------------------------===//
+
+/// Whether `use` only moves elements of the value, to any shape.
+static bool moves(OpOperand &use) {
+  return isa<graph::ReshapeOp, graph::TransposeOp, graph::GatherOp>(
+             use.getOwner()) &&
+         use.getOperandNumber() == 0;
+}
+
+static bool widens(Operation *op, Type element) {
+  return isa<graph::CastOp>(op) && floatTypeOf(op->getResult(0)) == element;
+}
+
+/// Whether all that read `narrow` move its elements and read them in the type
+/// `element` then.
+static bool isOnlyWidened(Value narrow, Type element) {
+  return llvm::all_of(narrow.getUses(), [&](OpOperand &use) {
+    return widens(use.getOwner(), element) ||
+           (moves(use) && isOnlyWidened(use.getOwner()->getResult(0), element));
+  });
+}
+
+/// Lets readers of `narrow` read `wide`.
+static void widen(Value narrow, Value wide) {
+  Type element = floatTypeOf(wide);
+  for (OpOperand &use : llvm::make_early_inc_range(narrow.getUses())) {
+    Operation *op = use.getOwner();
+    Value result = op->getResult(0);
+    if (widens(op, element)) {
+      result.replaceAllUsesWith(wide);
+    } else {
+      Operation *copy = OpBuilder(op).clone(*op);
+      copy->setOperand(0, wide);
+      copy->getResult(0).setType(
+          cast<RankedTensorType>(result.getType()).clone(element));
+      widen(result, copy->getResult(0));
+    }
+    op->erase();
+  }
+}
+
+/// The weights of experts that `op` reads, rounded and gathered or not.
+static BlockArgument weightOf(Operation &op, const ExpertDimensions &experts) {
+  for (Value weight : op.getOperands()) {
+    while (isa_and_nonnull<graph::CastOp, ConstrainOp>(weight.getDefiningOp()))
+      weight = weight.getDefiningOp()->getOperand(0);
+    if (isa<BlockArgument>(weight) && experts.expertDim(weight))
+      return cast<BlockArgument>(weight);
+  }
+  return {};
+}
+
+void cleave::spmd::keepPartialSums(Annotator &annotator) {
+  const Mesh &mesh = annotator.getMesh();
+  AxisList samples = annotator.sampleAxes();
+  for (func::FuncOp function : annotator.entries()) {
+    if (annotator.getGrains() > 0 || graph::usesFloat8(function))
+      continue;
+    const DimensionClasses &classes = annotator.classesOf(function);
+    SmallVector<graph::CastOp> roundings;
+    for (unsigned number : ExpertDimensions::find(classes)) {
+      ExpertDimensions experts(classes, number);
+      for (Operation &op : function.getBody().front().without_terminator()) {
+        BlockArgument weight = weightOf(op, experts);
+        if (!weight || op.getNumResults() != 1 ||
+            !graph::roundedType(op.getResult(0)))
+          continue;
+        const Sharding sharding = annotator.given(weight);
+        bool partial = llvm::any_of(sharding.dims, [&](const AxisList &axes) {
+          return llvm::any_of(axes, [&](const AxisRef &axis) {
+            return mesh.size(axis) > 1 && !mesh.overlap(axis, samples);
+          });
+        });
+        for (Operation *user : op.getResult(0).getUsers())
+          if (auto rounding = dyn_cast<graph::CastOp>(user);
+              rounding && partial &&
+              isOnlyWidened(rounding, floatTypeOf(op.getResult(0))))
+            roundings.push_back(rounding);
+      }
+    }
+    for (graph::CastOp rounding : roundings) {
+      widen(rounding, rounding.getInput());
+      rounding.erase();
+    }
+  }
+}

@@ -440,6 +440,11 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     Annotator annotator(getOperation(), meshOp, grains);
     if (failed(applyPlacements(annotator, plan.placements)))
       return failure();
+    bool kept = false;
+    auto keepSums = [&] {
+      annotator.beginRecipe();
+      keepPartialSums(annotator);
+    };
     for (const RecipeCall &call : calls) {
       for (const std::string &axis : call.axes) {
         if (known.find(axis))
@@ -451,12 +456,17 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
                << call.name << "' is bound to axis \"" << axis
                << "\", which the mesh does not have: it has " << names;
       }
+      // Weights that are sharded at rest are read through annotations.
+      if (shardsAtRest(call) && !std::exchange(kept, true))
+        keepSums();
       annotator.beginRecipe();
       const Recipe &recipe = *findRecipe(call.name);
       auto apply = call.folded ? recipe.applyFolded : recipe.apply;
       if (failed(apply(annotator, call.axes)))
         return failure();
     }
+    if (!kept)
+      keepSums();
     splitOrderedSamples(annotator);
     norms.finish(&annotator);
     return success();
