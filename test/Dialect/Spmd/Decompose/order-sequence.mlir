@@ -116,3 +116,35 @@ func.func @placed(%x: tensor<1x1x8x4xf32>, %origin: tensor<4xi64>) -> tensor<1x1
       : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<4xi64>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
   return %o : tensor<1x1x8x4xf32>
 }
+
+// -----
+
+// Rows are added to places, and read from them, in any order, also where each
+// position has several: these are not put in their own.
+// CHECK-LABEL: func.func @places(
+func.func @places(%x: tensor<1x1x8x4xf32>) -> tensor<1x4xf32> {
+  // CHECK: %[[O:.*]], %{{.*}} = graph.attention
+  %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64, causal}
+      : (tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>, tensor<1x1x8x4xf32>) -> (tensor<1x1x8x4xf32>, tensor<1x1x8xf32>)
+  // CHECK: %[[Y:.*]] = graph.reshape %[[O]]
+  %y = graph.reshape %o : (tensor<1x1x8x4xf32>) -> tensor<1x8x4xf32>
+  // CHECK: %{{.*}}, %[[I:.*]] = graph.top_k %[[Y]]
+  %v, %i = graph.top_k %y {k = 2 : i64} : (tensor<1x8x4xf32>) -> (tensor<1x8x2xf32>, tensor<1x8x2xi64>)
+  // CHECK: %[[B:.*]] = graph.broadcast
+  %r = graph.reshape %y : (tensor<1x8x4xf32>) -> tensor<1x8x1x4xf32>
+  %b = graph.broadcast %r : (tensor<1x8x1x4xf32>) -> tensor<1x8x2x4xf32>
+  // CHECK: %[[ROWS:.*]] = graph.reshape %[[B]] : (tensor<1x8x2x4xf32>) -> tensor<1x16x4xf32>
+  // CHECK: %[[P:.*]] = graph.reshape %[[I]] : (tensor<1x8x2xi64>) -> tensor<1x16xi64>
+  // CHECK: %[[S:.*]] = graph.scatter_add %[[ROWS]], %[[P]]
+  %rows = graph.reshape %b : (tensor<1x8x2x4xf32>) -> tensor<1x16x4xf32>
+  %p = graph.reshape %i : (tensor<1x8x2xi64>) -> tensor<1x16xi64>
+  %s = graph.scatter_add %rows, %p {batch = 1 : i64, dim = 1 : i64, size = 4 : i64} : (tensor<1x16x4xf32>, tensor<1x16xi64>) -> tensor<1x4x4xf32>
+  // CHECK: %[[G:.*]] = graph.gather %[[S]], %{{.*}} {batch = 1
+  // CHECK-NEXT: %[[T:.*]] = graph.reshape %[[G]]
+  // CHECK-NEXT: graph.mul %[[T]], %[[B]]
+  %g = graph.gather %s, %p {batch = 1 : i64, dim = 1 : i64} : (tensor<1x4x4xf32>, tensor<1x16xi64>) -> tensor<1x16x4xf32>
+  %t = graph.reshape %g : (tensor<1x16x4xf32>) -> tensor<1x8x2x4xf32>
+  %m = graph.mul %t, %b : (tensor<1x8x2x4xf32>, tensor<1x8x2x4xf32>) -> tensor<1x8x2x4xf32>
+  %l = graph.reduce sum %m {dims = array<i64: 1, 2>} : (tensor<1x8x2x4xf32>) -> tensor<1x4xf32>
+  return %l : tensor<1x4xf32>
+}

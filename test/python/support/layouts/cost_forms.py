@@ -156,7 +156,7 @@ KNOWN = [
       for row in ("all_gather cp", "reduce_scatter cp")),
     ("all_gather cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
      "numbers of places of tokens are gathered, beside a few tokens"),
-    ("all_reduce cp", lambda c: c[0] in MIXTURES and "cp=" in c[1],
+    ("all_reduce cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
     *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),
        "two stages of one position that have a tied table reduce its gradient each")

@@ -74,6 +74,10 @@ private:
   Value constant(ArrayRef<int64_t> values);
   Value starts();
   Value permute(Value value, bool back);
+  graph::GatherOp permutation(Value value, bool back) const;
+  Value reshapeAs(Value value, Value like);
+  void addInOrder(graph::ScatterAddOp op);
+  void readInOrder(graph::GatherOp op);
 
   Block &body;
   const DimensionClasses &classes;
@@ -197,6 +201,75 @@ Value Reorderer::permute(Value value, bool back) {
   return known = result;
 }
 
+/// The permutation of which `value` is another shape, or null.
+graph::GatherOp Reorderer::permutation(Value value, bool back) const {
+  while (auto reshape = value.getDefiningOp<graph::ReshapeOp>())
+    value = reshape.getInput();
+  auto gather = value.getDefiningOp<graph::GatherOp>();
+  return gather && indexTables[back] && gather.getIndices() == indexTables[back]
+             ? gather
+             : graph::GatherOp();
+}
+
+Value Reorderer::reshapeAs(Value value, Value like) {
+  if (value.getType() == like.getType())
+    return value;
+  return graph::ReshapeOp::create(builder, like.getLoc(), like.getType(),
+                                  value);
+}
+
+/// Whether `a` and `b`, whose first dimensions are those of `b`, are permuted
+/// and reshaped alike.
+static bool isPermutedAlike(graph::GatherOp a, Value aShape, graph::GatherOp b,
+                            Value bShape) {
+  auto shapeOf = [](Value value) {
+    return cast<RankedTensorType>(value.getType()).getShape();
+  };
+  ArrayRef<int64_t> from = shapeOf(b.getResult()), to = shapeOf(bShape);
+  return a.getDim() == b.getDim() &&
+         shapeOf(aShape).take_front(to.size()) == to &&
+         shapeOf(a.getResult()).take_front(from.size()) == from;
+}
+
+/// Rows are added to places in any order: where rows and their places are put
+/// back in their own order, which joins positions with others in one dimension,
+/// both stay as they are.
+void Reorderer::addInOrder(graph::ScatterAddOp op) {
+  graph::GatherOp rows = permutation(op.getUpdates(), /*back=*/true),
+                  places = permutation(op.getIndices(), /*back=*/true);
+  if (!rows || !places ||
+      !isPermutedAlike(rows, op.getUpdates(), places, op.getIndices()))
+    return;
+  builder.setInsertionPoint(op);
+  op->setOperand(0, reshapeAs(rows.getInput(), op.getUpdates()));
+  op->setOperand(1, reshapeAs(places.getInput(), op.getIndices()));
+}
+
+/// As are rows that are read from places, and put in order then.
+void Reorderer::readInOrder(graph::GatherOp op) {
+  graph::GatherOp places = permutation(op.getIndices(), /*back=*/true);
+  Value result = op.getResult();
+  while (result.hasOneUse() && isa<graph::ReshapeOp>(*result.user_begin()))
+    result = result.user_begin()->getResult(0);
+  if (!places || result.use_empty() || !op->hasOneUse())
+    return;
+  for (Operation *user : result.getUsers()) {
+    auto rows = dyn_cast<graph::GatherOp>(user);
+    if (!rows || rows != permutation(rows.getResult(), /*back=*/false) ||
+        rows.getDim() != places.getDim() || rows.getInput() != result)
+      return;
+  }
+  auto rows = cast<graph::GatherOp>(*result.user_begin());
+  if (!isPermutedAlike(rows, op.getResult(), places, op.getIndices()))
+    return;
+  builder.setInsertionPoint(op);
+  op->setOperand(1, reshapeAs(places.getInput(), op.getIndices()));
+  for (Operation *user : llvm::make_early_inc_range(result.getUsers())) {
+    user->replaceAllUsesWith(ValueRange{result});
+    user->erase();
+  }
+}
+
 bool Reorderer::run(ArrayRef<Operation *> attentions) {
   SmallVector<Operation *> ops;
   for (Operation &op : body)
@@ -230,6 +303,14 @@ bool Reorderer::run(ArrayRef<Operation *> attentions) {
         operand.set(permute(operand.get(), /*back=*/made));
     }
   }
+  for (Operation *op : ops)
+    if (auto add = dyn_cast<graph::ScatterAddOp>(op))
+      addInOrder(add);
+    else if (auto read = dyn_cast<graph::GatherOp>(op))
+      readInOrder(read);
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (isa<graph::GatherOp, graph::ReshapeOp>(op) && isOpTriviallyDead(&op))
+      op.erase();
   return true;
 }
 
