@@ -68,7 +68,7 @@ def test_rows_that_travel_equal_one_device(tmp_path, number):
 @pytest.mark.parametrize("mesh, plan, flags", LAYOUTS[1:2] + LAYOUTS[3:4] + LAYOUTS[6:8],
                          ids=lambda part: " ".join(part) if isinstance(part, tuple) else part)
 def test_rows_in_16_bits_equal_one_device(tmp_path, mesh, plan, flags, precision):
-    """What is sent in 16 bits is the same sum: without rounding, a step is that of one device, and
+    """Rows that are sent in 16 bits are the same sums: without rounding, a step is that of one device, and
     after three steps parameters and state are."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace("f64", "f32"))

@@ -40,7 +40,7 @@ bool usesFloat8(mlir::func::FuncOp entry);
 
 /// The type of 16 bits to which eager autocast rounds `value`: that of the
 /// factors of the contractions, or of the attention, whose sum in f32 it is.
-/// Null where it is no such sum.
+/// Null where it is not such a sum.
 mlir::FloatType roundedType(mlir::Value value);
 
 /// The contractions of one entry.

@@ -566,7 +566,7 @@ def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
     Option<"buffer", "buffer", "double", "0",
            "The rows a rank has room for, in even shares; 0: all rows">,
     Option<"rounds", "rounds", "bool", "false",
-           "Sends sums in f32 of products of 16-bit values in 16 bits">];
+           "Sends sums in f32 of matmuls of 16-bit values in 16 bits">];
 }
 
 def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {

@@ -303,7 +303,7 @@ private:
   FlatSymbolRefAttr meshName;
   AxisList axes;
   int64_t rows, share = 0, received = 0;
-  /// Whether sums of products of 16-bit values are sent in 16 bits.
+  /// Whether sums of matmuls of 16-bit values are sent in 16 bits.
   bool rounds;
   /// Fewer rows than may be sent.
   std::optional<RowBound> bound;

@@ -78,7 +78,7 @@ static AxisList featureAxes(const Annotator &annotator,
   return found;
 }
 
-/// Whether `value` is a sum in f32 of products of 16-bit values, or was rounded
+/// Whether `value` is a sum in f32 of a matmul of 16-bit values, or was rounded
 /// from one.
 static bool isRounded(Value value) {
   if (auto cast = value.getDefiningOp<graph::CastOp>())
@@ -313,7 +313,8 @@ private:
   }
 
   /// Annotates the operands `at`, from which that of an op is computed, and
-  /// that operand. What others read too is computed for these as before.
+  /// that operand. Values that others read too are computed for these as
+  /// before.
   void gather(OpOperand &operand, llvm::SmallPtrSet<OpOperand *, 4> at) {
     Operation *op = operand.get().getDefiningOp();
     if (!at.contains(&operand) && op && !at.empty() && isElementwise(op) &&
