@@ -25,8 +25,10 @@ using namespace cleave::closedforms;
 ///
 /// Where sequences are sharded between blocks, ranks of features have other
 /// tokens, too, for norms and for biases after a scatter (arXiv 2205.05198,
-/// section 4.2.2). Sums are linear, so shards are summed over all ranks that
-/// ZeRO leaves at once.
+/// section 4.2.2). Ranks of other heads have other addends for a norm that all
+/// heads share (Qwen3, arXiv 2505.09388, section 2; Megatron-Core sums "qk
+/// layernorm grads" over ranks of features). Sums are linear, so shards are
+/// summed over all ranks that ZeRO leaves at once.
 void closedforms::addGradients(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double gathers = options.gathersOnce ? 1 : options.microBatches;
@@ -58,7 +60,8 @@ void closedforms::addGradients(FormBuilder &builder) {
         shards *= static_cast<double>(axis.size);
       } else if (axis.split == Split::Samples ||
                  axis.split == Split::Sequence ||
-                 (between && axis.recipe == "megatron-sp")) {
+                 (between && axis.recipe == "megatron-sp") ||
+                 (parameter.ofHeads && axis.split == Split::Features)) {
         rest.push_back(axis);
       }
     }

@@ -122,6 +122,13 @@ void SizeFinder::addNorm(Operation &op) {
     sizes.normSums += elementsOf(input) /
                       static_cast<double>(type.getShape().back()) *
                       (isa<LayerNormOp>(op) ? 4 : 2);
+  // Rows that are parts of those of a contraction.
+  Operation *made = contractionOf(input);
+  if (made && op.getNumOperands() > 1 &&
+      cast<RankedTensorType>(made->getResult(0).getType()).getShape().back() !=
+          type.getShape().back())
+    if (closedforms::Parameter *scale = parameterOf(op.getOperand(1)))
+      scale->ofHeads = true;
   while (Operation *from = input.getDefiningOp()) {
     if (isContraction(from))
       return keepWhole(*from);

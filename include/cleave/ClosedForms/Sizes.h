@@ -35,6 +35,9 @@ struct Parameter {
   /// Recipes of features shard it: matrices, tables of a vocabulary, and
   /// biases of matmuls whose outputs are sharded.
   bool hasFeatures = false;
+  /// It scales the rows of a norm of each head alike: ranks of other heads have
+  /// other addends of its gradient.
+  bool ofHeads = false;
   /// The number of experts of which it has a part each; 0: it is of none.
   double experts = 0;
   /// The model reads it in f32, also in mixed precision.

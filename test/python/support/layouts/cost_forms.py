@@ -133,9 +133,6 @@ KNOWN = [
        "the bias and the logits of a head over classes, and values of a padded sequence, are "
        "gathered and summed")
       for row in ("all_gather tp", "all_gather dp,tp", "all_reduce tp", "all_reduce dp")),
-    *((row, lambda c: c[0] == "qwen3-30b" and has(c, "megatron"),
-       "gradients of norms of heads are summed over the ranks of the heads, which the form lacks")
-      for row in ("all_reduce ep,tp", "all_reduce dp,tp")),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
