@@ -112,10 +112,11 @@ def test_reductions_are_actions(tmp_path_factory, mesh, recipes, schedule, optim
             number += len(found)
         else:
             assert "reduce_scatter" not in found
-    # Each gradient in the stages that hold its parameter: the tied table in two.
+    # Each gradient at the positions that hold its parameter: the tied table at two, or, where
+    # these stages are at one position, once.
     updates = re.search(r"pipe\.program @train\(.*?-> \((.*?)\) attributes", program).group(1)
     held = re.findall(r'graph\.updates = "([^"]*weight|[^"]*bias)"', updates)
-    assert number == len(held) >= 28
+    assert number == len(held) - (schedule == "v-half") >= 27
 
 
 # ---------------------------------------------------------------- by hand

@@ -155,9 +155,6 @@ KNOWN = [
      "numbers of places of tokens are gathered, beside a few tokens"),
     ("all_reduce cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
      "places are counted over one-hot choices of a whole sequence"),
-    *((row, lambda c: "--schedule=zb-v" in c and c[0].startswith(("gpt", "gemma")),
-       "two stages of one position that have a tied table reduce its gradient each")
-      for row in ("all_reduce dp", "reduce_scatter dp")),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
       for row in ("operations", "all_gather tp:(1)2,tp:(2)2", "permute cp,tp",

@@ -85,14 +85,12 @@ private:
   PartId homeOf(Operation *op) const {
     return weights.contains(op) ? PartId::Weights : flow.part(op);
   }
-  /// The part that runs a collective that runs once, for `stage`: that of the
-  /// stage itself, or, for a reduction of sums of one other stage, that of this
-  /// other stage.
+  /// The part that runs a collective that runs once, for `stage`.
   std::optional<Slot> sentFor(Operation *op, int64_t stage) const {
     if (exchanges.isGathered(op))
       return Slot{PartId::Gather, stage};
     if (exchanges.isReduced(op))
-      return Slot{PartId::Reduce, stages.sourceOf(op).value_or(stage)};
+      return Slot{PartId::Reduce, stages.reducerOf(op, stage)};
     return std::nullopt;
   }
   std::pair<Slot, Export> whole(Value value, int64_t stage) const;

@@ -681,11 +681,19 @@ int64_t Stages::homeOf(Operation *op) const {
   return std::max(first, 0);
 }
 
-std::optional<int64_t> Stages::sourceOf(Operation *op) const {
+int64_t Stages::reducerOf(Operation *op, int64_t stage) const {
   auto it = sums.find(op);
-  return it != sums.end() && it->second.count() == 1
-             ? std::optional<int64_t>(it->second.find_first())
-             : std::nullopt;
+  if (it == sums.end())
+    return stage;
+  const StageSet &from = it->second;
+  if (from.count() == 1)
+    return from.find_first();
+  // A stage that several positions run has sums of its own at each.
+  if (map.devicesOf(stage).size() == 1)
+    for (unsigned source : from.set_bits())
+      if (areTogether(source, stage))
+        return source;
+  return stage;
 }
 
 bool Stages::isUpdated(StringRef name) {

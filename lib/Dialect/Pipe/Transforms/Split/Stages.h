@@ -72,9 +72,11 @@ public:
   /// it reads of the arguments that are updated; if it reads none, the first
   /// stage whose sums over micro-batches it depends on; 0 if there is none.
   int64_t homeOf(mlir::Operation *op) const;
-  /// The only stage whose sums over micro-batches the op depends on; nothing if
-  /// there is none, or there are several.
-  std::optional<int64_t> sourceOf(mlir::Operation *op) const;
+  /// The stage that runs a reduction, once in a step, for `stage`: the only one
+  /// whose sums over micro-batches the op depends on; of several, the first at
+  /// the pipeline position of `stage`, so that stages of one position that hold
+  /// a tied parameter reduce its gradient once; else `stage` itself.
+  int64_t reducerOf(mlir::Operation *op, int64_t stage) const;
   /// Whether parts behind all micro-batches read what the home stage of the op
   /// computes before the updates: a reduction of tensors to a scalar that other
   /// stages read, what is computed from scalars of several stages, or an op
