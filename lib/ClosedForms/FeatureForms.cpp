@@ -7,6 +7,7 @@
 
 #include "FormBuilder.h"
 #include "llvm/ADT/STLExtras.h"
+#include <cmath>
 
 using namespace cleave;
 using namespace cleave::closedforms;
@@ -63,18 +64,31 @@ static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
                options.streamBytes, "rows looked up");
 }
 
+/// Positions of a sequence with those that are added where `ranks` do not
+/// divide it, for each of its own.
+static double padding(const ModelSizes &sizes, int64_t ranks) {
+  if (sizes.attentions.empty() || sizes.attentions.front().queries == 0)
+    return 1;
+  double positions = sizes.attentions.front().queries;
+  auto parts = static_cast<double>(ranks);
+  return std::ceil(positions / parts) * parts / positions;
+}
+
 /// Megatron with sequences between blocks (arXiv 2205.05198, section 4.2.2):
 /// the input of a branch is gathered and its output scattered; in backward the
 /// gradient of the output is gathered and that of the input scattered; and
 /// since only the shard of an input is saved, it is gathered again: 3 gathers
 /// and 2 scatters. Full recomputation repeats a scatter, and its gather is the
 /// third. The rows looked up are scattered, and their gradient
-/// gathered; the head's input is gathered, and its gradient scattered.
+/// gathered; the head's input is gathered, and its gradient scattered. Where a
+/// head reads one position of each sample, that of its input is summed. A
+/// sequence that the ranks do not divide is padded.
 static void addSequenceBetween(FormBuilder &builder,
                                llvm::ArrayRef<Axis> axes) {
   const ModelSizes &sizes = builder.sizes;
   const StepOptions &options = builder.options;
-  double tokens = builder.tokenRanks(), sums = 2 + options.fullShare;
+  double sums = 2 + options.fullShare;
+  double tokens = builder.tokenRanks() / padding(sizes, axes.front().size);
   for (double branch : sizes.branches) {
     builder.send(CollectiveKind::AllGather, axes, 3 * branch / tokens,
                  options.activationBytes, "three gathers of each branch");
@@ -99,8 +113,11 @@ static void addSequenceBetween(FormBuilder &builder,
                (sizes.lookedUp + sizes.headInput) / tokens,
                options.activationBytes,
                "the input of the head, and the gradient of rows looked up");
-  builder.send(CollectiveKind::ReduceScatter, axes, sizes.headInput / tokens,
-               options.sumBytes, "the input gradient of the head");
+  builder.send(sizes.headInput > sizes.stream() / 2
+                   ? CollectiveKind::ReduceScatter
+                   : CollectiveKind::AllReduce,
+               axes, sizes.headInput / tokens, options.sumBytes,
+               "the input gradient of the head");
   builder.send(CollectiveKind::ReduceScatter, axes, sizes.lookedUp / tokens,
                options.streamBytes, "rows looked up");
 }

@@ -39,6 +39,21 @@ std::vector<Axis> FormBuilder::axesOf(Split split) const {
   return found;
 }
 
+std::vector<Axis> FormBuilder::restingAxes(const Parameter &parameter) const {
+  std::vector<Axis> found;
+  auto before = static_cast<int64_t>(shardsOf(parameter));
+  auto elements = static_cast<int64_t>(parameter.elements);
+  for (const Axis &axis : options.axes) {
+    if (!axis.zero || shards(axis, parameter) ||
+        (parameter.oneDimension && before > 1 &&
+         elements % (before * axis.size) != 0))
+      continue;
+    found.push_back(axis);
+    before *= axis.size;
+  }
+  return found;
+}
+
 bool FormBuilder::hasSequenceBetween() const {
   return llvm::any_of(options.axes, [](const Axis &axis) {
     return axis.recipe == "megatron-sp" && axis.size > 1;

@@ -48,6 +48,9 @@ public:
         shards *= static_cast<double>(axis.size);
     return shards;
   }
+  /// The axes over which ZeRO shards a parameter: not those by which the shards
+  /// that a vector has are not divisible, which are no shards of these.
+  std::vector<Axis> restingAxes(const Parameter &parameter) const;
   /// Bytes on the wire of an element of a parameter, or of its gradient.
   double widthOf(const Parameter &parameter) const {
     return isNarrow(parameter) ? options.copyBytes : 4;

@@ -37,7 +37,7 @@ void closedforms::addGradients(FormBuilder &builder) {
   bool zigZag = builder.inZigZag();
   for (const Parameter &parameter : builder.sizes.parameters) {
     // Ranks that hold other parts of it reduce nothing.
-    std::vector<Axis> zero, rest;
+    std::vector<Axis> zero = builder.restingAxes(parameter), rest;
     bool between = builder.hasSequenceBetween() &&
                    ((parameter.isVector() && !parameter.hasFeatures) ||
                     (parameter.positions && zigZag));
@@ -54,8 +54,9 @@ void closedforms::addGradients(FormBuilder &builder) {
         rows *= static_cast<double>(axis.size);
         continue;
       }
-      if (axis.zero) {
-        zero.push_back(axis);
+      if (llvm::any_of(zero, [&](const Axis &resting) {
+            return resting.name == axis.name;
+          })) {
         stage = std::max(stage, axis.zero);
         shards *= static_cast<double>(axis.size);
       } else if (axis.split == Split::Samples ||

@@ -71,11 +71,10 @@ void closedforms::addAtRest(FormBuilder &builder) {
   for (const Parameter &parameter : builder.sizes.parameters) {
     double shards = 1;
     int stage = 0;
-    for (const Axis &axis : options.axes)
-      if (axis.zero && !FormBuilder::shards(axis, parameter)) {
-        shards *= static_cast<double>(axis.size);
-        stage = std::max(stage, axis.zero);
-      }
+    for (const Axis &axis : builder.restingAxes(parameter)) {
+      shards *= static_cast<double>(axis.size);
+      stage = std::max(stage, axis.zero);
+    }
     double own = parameter.elements / builder.shardsOf(parameter);
     if (parameter.lookedUp && parameter.head && !options.endsMeet)
       own *= 2;

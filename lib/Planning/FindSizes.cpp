@@ -264,6 +264,8 @@ ModelSizes SizeFinder::find() {
     closedforms::Parameter own;
     own.name = getArgString(entry, number, kNameAttr).str();
     own.elements = elementsOf(argument);
+    own.oneDimension =
+        cast<RankedTensorType>(argument.getType()).getRank() == 1;
     sizes.parameters.push_back(own);
   }
   for (Operation &op : entry.getBody().front().without_terminator()) {

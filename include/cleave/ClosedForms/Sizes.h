@@ -28,6 +28,8 @@ struct Parameter {
   bool multiplied = false, lookedUp = false;
   /// It multiplies the input of a loss over a vocabulary.
   bool head = false;
+  /// It has one dimension.
+  bool oneDimension = false;
   /// Added to the residual stream as it is, a row for each position.
   bool positions = false;
   /// Backward reads it: a factor of a matmul, or the scale of a norm.

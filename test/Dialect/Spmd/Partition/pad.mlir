@@ -2,7 +2,8 @@
 // RUN: cleave-opt %s --spmd-pad --spmd-propagate --spmd-partition --spmd-verify --split-input-file -o /dev/null
 
 // What joins a dimension that is split grows with it. A sum needs zeros, and so
-// do both sides of what is contracted; neither does what only passes through.
+// do both sides of what is contracted. A value that several ops read is masked
+// once for all of them, and zeros give zeros in what is contracted over others.
 
 spmd.mesh @mesh <["dp" = 4]>
 
@@ -12,17 +13,16 @@ spmd.mesh @mesh <["dp" = 4]>
 func.func @samples(%x: tensor<6x3xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>},
                    %w: tensor<3x5xf32>) -> (tensor<f32>, tensor<6x5xf32>, tensor<3x5xf32>) {
   // CHECK: %[[Y:.*]] = graph.exp %{{.*}} : (tensor<8x3xf32>) -> tensor<8x3xf32>
-  // CHECK-NEXT: %[[Z:.*]] = graph.contract "bi,io->bo" %[[Y]], %{{.*}} -> tensor<8x5xf32>
-  %y = graph.exp %x : (tensor<6x3xf32>) -> tensor<6x3xf32>
-  %z = graph.contract "bi,io->bo" %y, %w : (tensor<6x3xf32>, tensor<3x5xf32>) -> tensor<6x5xf32>
   // CHECK: %[[I:.*]] = graph.iota {dim = 0 : i64} : tensor<8x1xi64>
   // CHECK: %[[N:.*]] = graph.constant dense<6> : tensor<i64>
   // CHECK: %[[IN:.*]] = graph.compare lt %[[I]], %[[N]]
-  // CHECK: %[[MZ:.*]] = graph.select %[[IN]], %[[Z]], %{{.*}} {graph.padding}
-  // CHECK: graph.reduce sum %[[MZ]]
+  // CHECK: %[[MY:.*]] = graph.select %[[IN]], %[[Y]], %{{.*}} {graph.padding}
+  // CHECK-NEXT: %[[Z:.*]] = graph.contract "bi,io->bo" %[[MY]], %{{.*}} -> tensor<8x5xf32>
+  %y = graph.exp %x : (tensor<6x3xf32>) -> tensor<6x3xf32>
+  %z = graph.contract "bi,io->bo" %y, %w : (tensor<6x3xf32>, tensor<3x5xf32>) -> tensor<6x5xf32>
+  // CHECK-NEXT: graph.reduce sum %[[Z]]
   %l = graph.reduce sum %z {dims = array<i64: 0, 1>} : (tensor<6x5xf32>) -> tensor<f32>
-  // CHECK: %[[MY:.*]] = graph.select %{{.*}}, %[[Y]], %{{.*}} {graph.padding}
-  // CHECK: graph.contract "bi,bo->io" %[[MY]], %[[MZ]]
+  // CHECK-NEXT: graph.contract "bi,bo->io" %[[MY]], %[[Z]]
   %g = graph.contract "bi,bo->io" %y, %z : (tensor<6x3xf32>, tensor<6x5xf32>) -> tensor<3x5xf32>
   return %l, %z, %g : tensor<f32>, tensor<6x5xf32>, tensor<3x5xf32>
 }
@@ -195,4 +195,22 @@ func.func @masks(%x: tensor<6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"mb"
   %b = graph.exp %w : (tensor<6xf32>) -> tensor<6xf32>
   %t = graph.reduce sum %b {dims = array<i64: 0>} : (tensor<6xf32>) -> tensor<f32>
   return %s, %t : tensor<f32>, tensor<f32>
+}
+
+// -----
+
+// What one op reads is masked for this op alone.
+
+spmd.mesh @mesh <["dp" = 4]>
+
+// CHECK-LABEL: func.func @one(
+func.func @one(%x: tensor<6x3xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"dp"}, {}]>}) -> tensor<f32> {
+  // CHECK: %[[Y:.*]] = graph.exp
+  // CHECK-NEXT: %[[Z:.*]] = graph.exp %[[Y]]
+  // CHECK: %[[M:.*]] = graph.select %{{.*}}, %[[Z]], %{{.*}} {graph.padding}
+  // CHECK: graph.reduce sum %[[M]]
+  %y = graph.exp %x : (tensor<6x3xf32>) -> tensor<6x3xf32>
+  %z = graph.exp %y : (tensor<6x3xf32>) -> tensor<6x3xf32>
+  %l = graph.reduce sum %z {dims = array<i64: 0, 1>} : (tensor<6x3xf32>) -> tensor<f32>
+  return %l : tensor<f32>
 }

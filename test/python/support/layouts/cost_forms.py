@@ -129,10 +129,6 @@ KNOWN = [
     *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
        "with sequences between blocks places of experts, not tokens, are gathered and summed")
       for row in ("all_gather tp", "all_reduce tp", "reduce_scatter tp")),
-    *((row, lambda c: c[0] == "vit-632m" and (has(c, "megatron-sp") or zero(c)),
-       "the bias and the logits of a head over classes, and values of a padded sequence, are "
-       "gathered and summed")
-      for row in ("all_gather tp", "all_gather dp,tp", "all_reduce tp", "all_reduce dp")),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),

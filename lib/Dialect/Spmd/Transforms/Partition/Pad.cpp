@@ -80,6 +80,8 @@ private:
   Value convert(Value value, const Shape &shape);
   Value mask(Value value, unsigned dim, TypedAttr fill);
   Value satisfy(OpOperand &operand, Value value);
+  bool needsZero(OpOperand &operand, unsigned dim);
+  Value maskForReaders(Value result, Value value);
   void markZero(Operation *op, Operation *built);
 
   func::FuncOp function;
@@ -190,6 +192,39 @@ Value Padder::satisfy(OpOperand &operand, Value value) {
   return value;
 }
 
+/// Whether the reader needs zeros in the padding of dimension `dim`.
+bool Padder::needsZero(OpOperand &operand, unsigned dim) {
+  Operation *op = operand.getOwner();
+  if (!isa<graph::ShardingRuleOpInterface>(op))
+    return false;
+  const graph::ShardingRule &rule = sizes.ruleOf(op);
+  unsigned i = operand.getOperandNumber();
+  if (llvm::is_contained(rule.unused, i))
+    return false;
+  Type element = getElementTypeOrSelf(operand.get());
+  return llvm::any_of(rule.operands[i][dim], [&](int64_t factor) {
+    TypedAttr fill = graph::paddingFill(rule.factors[factor], element);
+    return fill && fill == builder.getZeroAttr(element) &&
+           sizes.ofFactor(op, factor) != rule.factors[factor].size;
+  });
+}
+
+/// Returns `value`, the padded form of `result`, with zeros in padding of which
+/// several ops read `result` and one needs zeros: all read it masked, so that
+/// one is kept and one resharded for all.
+Value Padder::maskForReaders(Value result, Value value) {
+  if (result.use_empty() || result.hasOneUse())
+    return value;
+  for (unsigned dim = 0, e = shapeOf(value).size(); dim < e; ++dim)
+    if (shapeOf(value)[dim] != known[value].valid[dim] && !isZero(value, dim) &&
+        llvm::any_of(result.getUses(),
+                     [&](OpOperand &use) { return needsZero(use, dim); })) {
+      Type element = getElementTypeOrSelf(value);
+      value = mask(value, dim, builder.getZeroAttr(element));
+    }
+  return value;
+}
+
 //===----------------------------------------------------------------------===//
 // Ops
 //===----------------------------------------------------------------------===//
@@ -281,10 +316,12 @@ LogicalResult Padder::rewrite(Operation *op) {
   markZero(op, built);
   // The readers may need more padding than the op can produce.
   builder.setInsertionPointAfter(built);
-  for (auto [i, result] : llvm::enumerate(op->getResults()))
-    if (Value value = convert(built->getResult(i), sizes.shapeOf(result));
-        value != result)
+  for (auto [i, result] : llvm::enumerate(op->getResults())) {
+    Value value = convert(built->getResult(i), sizes.shapeOf(result));
+    value = maskForReaders(result, value);
+    if (value != result)
       mapping.map(result, value);
+  }
   return success();
 }
 

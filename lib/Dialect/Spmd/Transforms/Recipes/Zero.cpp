@@ -106,6 +106,18 @@ private:
     return sequences->contains(classes.number(parameter, dim));
   }
 
+  /// Whether the shards of a vector that a recipe has sharded are not divisible
+  /// by the positions of the axis: those of all axes together would not lie
+  /// within them, and sending their elements costs more than holding them.
+  bool isBroken(RankedTensorType type, const Sharding &given,
+                unsigned dim) const {
+    int64_t before = annotator.getMesh().size(given.dims[dim]);
+    return type.getRank() == 1 && before > 1 &&
+           type.getDimSize(dim) %
+                   (before * annotator.getMesh().size(AxisRef{axis})) !=
+               0;
+  }
+
   /// The dimension of `parameter` that is sharded at rest; nothing if none can
   /// be. Where a recipe shards the sequence, the rows of a table of positions
   /// are sharded with it: a dimension beside them is preferred, so that the
@@ -114,6 +126,8 @@ private:
                                      const Sharding &given) {
     auto type = cast<RankedTensorType>(parameter.getType());
     auto best = annotator.bestDim(type, given, axis);
+    if (best && isBroken(type, given, *best))
+      return std::nullopt;
     if (!best || !isSequence(parameter, *best))
       return best;
     const Mesh &mesh = annotator.getMesh();
@@ -128,7 +142,7 @@ private:
 
   /// Collects the parameters that can be sharded. A parameter without a
   /// dimension of at least one element per position stays replicated, with a
-  /// remark.
+  /// remark, and so does a vector whose shards are not divisible.
   void findParameters() {
     for (BlockArgument argument : train.getArguments()) {
       if (!graph::hasRole(train, argument.getArgNumber(), "parameter"))
@@ -137,15 +151,23 @@ private:
       if (given.splits(annotator.getMesh(), {axis}))
         continue;
       auto type = cast<RankedTensorType>(argument.getType());
-      if (auto dim = restingDim(argument, given))
+      if (auto dim = restingDim(argument, given)) {
         parameters.push_back({argument, *dim});
+        continue;
+      }
+      InFlightDiagnostic remark = mlir::emitRemark(argument.getLoc());
+      remark << "parameter \""
+             << graph::getArgString(train, argument.getArgNumber(),
+                                    graph::kNameAttr)
+             << "\" is not sharded";
+      if (annotator.bestDim(type, given, axis))
+        remark << " over axis \"" << axis << "\", by whose "
+               << annotator.getMesh().size(AxisRef{axis})
+               << " positions its shards are not divisible";
       else
-        mlir::emitRemark(argument.getLoc())
-            << "parameter \""
-            << graph::getArgString(train, argument.getArgNumber(),
-                                   graph::kNameAttr)
-            << "\" is not sharded: no dimension of " << type
-            << " has an element for each position of axis \"" << axis << "\"";
+        remark << ": no dimension of " << type
+               << " has an element for each position of axis \"" << axis
+               << "\"";
     }
   }
 
