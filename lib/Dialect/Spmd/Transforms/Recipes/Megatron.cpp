@@ -9,8 +9,8 @@
 /// The recipe "megatron": Shoeybi et al., "Megatron-LM" (arXiv 1909.08053),
 /// section 3. A dimension that one product with a weight produces and another
 /// one sums over is sharded, so that no collective is needed between the two.
-/// These dimensions are the heads of an attention and the inner features of an
-/// MLP, found from how the ops are connected.
+/// These dimensions are the heads of an attention or of a recurrence and the
+/// inner features of an MLP, found from how the ops are connected.
 ///
 /// The vocabulary is sharded as well: the dimension that a product with a
 /// weight produces and the loss reduces, and the rows of the table that inputs
@@ -24,7 +24,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Annotator.h"
+#include "DecomposeFeatureNorms.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -39,6 +41,36 @@ static bool isInner(const DimensionClass &known) {
 
 static int64_t sizeOf(std::pair<BlockArgument, unsigned> entry) {
   return cast<RankedTensorType>(entry.first.getType()).getDimSize(entry.second);
+}
+
+/// Whether `known` has the heads of a recurrence, and a norm needs the features
+/// of all of them: the norm of a state-space layer whose heads are one group
+/// (Dao and Gu, arXiv 2405.21060, section 8.1).
+static bool isNormedOverHeads(const DimensionClass &known) {
+  return known.wholeIn &&
+         isa<graph::RmsNormOp, graph::LayerNormOp>(known.wholeIn) &&
+         !known.samples && !known.attended && !known.producers.empty() &&
+         !known.consumers.empty() &&
+         llvm::any_of(known.arguments, [&](const auto &entry) {
+           return sizeOf(entry) != known.divisor;
+         });
+}
+
+/// Decomposes such norms into sums over rows, of which the devices of the axis
+/// have addends: two numbers of each row are reduced over it.
+static void decomposeNormsOverHeads(Annotator &annotator) {
+  bool found = false;
+  for (func::FuncOp function : annotator.entries()) {
+    const DimensionClasses &classes = annotator.classesOf(function);
+    decomposeFeatureNorms(function, [&](Value value) {
+      int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
+      bool over = isNormedOverHeads(classes.of(value, rank - 1));
+      found |= over;
+      return over;
+    });
+  }
+  if (found)
+    annotator.beginRecipe();
 }
 
 /// Whether `parts` shards have whole heads each, and groups of shards replicate
@@ -214,6 +246,7 @@ LogicalResult cleave::spmd::applyMegatron(Annotator &annotator,
   func::FuncOp function =
       annotator.training() ? annotator.training() : annotator.entries().front();
   int64_t parts = annotator.getMesh().size(AxisRef{axis});
+  decomposeNormsOverHeads(annotator);
   // Classes of fewer weights are further inside, and come first.
   SmallVector<const DimensionClass *> inner;
   for (const DimensionClass &known : annotator.classesOf(function).all())
