@@ -123,5 +123,6 @@ Form closedforms::findForm(const ModelSizes &sizes,
   addStages(builder);
   addOperations(builder);
   addAtRest(builder);
+  addSaved(builder);
   return form;
 }

@@ -87,6 +87,7 @@ void addSequence(FormBuilder &builder);
 void addStages(FormBuilder &builder);
 void addOperations(FormBuilder &builder);
 void addAtRest(FormBuilder &builder);
+void addSaved(FormBuilder &builder);
 
 } // namespace cleave::closedforms
 

@@ -178,6 +178,9 @@ CostFacts Comparison::find(double operations, const runtime::MemoryPlan &memory,
                    ranks * operations / form.wholeOperations};
   cost.parameterBytes.form = form.parameterBytes;
   cost.stateBytes.form = form.stateBytes;
+  for (const closedforms::Kept &kept : form.kept)
+    cost.kept.push_back({kept.term, kept.elements, kept.ranks});
+  cost.working = form.working;
   for (const runtime::MemoryPlan::Position &position : memory.positions)
     for (const auto &[role, bytes] : position.bytesOfRoles)
       if (role == "parameter" || role == "state")

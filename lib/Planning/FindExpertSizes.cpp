@@ -11,6 +11,15 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
 
+/// What tokens have chosen.
+void SizeFinder::describe(closedforms::Mixture &mixture) {
+  if (!choice)
+    return;
+  mixture.scores = elementsOf(choice.getInput());
+  mixture.choices = static_cast<double>(
+      cast<RankedTensorType>(choice.getValues().getType()).getShape().back());
+}
+
 /// Weights of experts have a dimension that contracted values have too. Of a
 /// mixture that drops no token and has places for all at each expert, tokens
 /// need but those at their own experts (MegaBlocks, arXiv 2211.15841, section
@@ -42,6 +51,8 @@ void SizeFinder::addExperts(ContractOp op, closedforms::Contraction &own) {
       own.operations *= share;
       if (!ofExperts.contains(other) && !own.sharesInput) {
         mixture.places = share * own.input;
+        mixture.given = own.input;
+        describe(mixture);
         sizes.mixtures.push_back(mixture);
       }
       ofExperts.insert(op.getOutput());
@@ -62,6 +73,8 @@ void SizeFinder::addRowsOfExperts(GroupedLinearOp op) {
     mixture.weights = elementsOf(op.getGroups());
     mixture.expertsOfRows = static_cast<double>(
         cast<RankedTensorType>(op.getWeight().getType()).getDimSize(0));
+    mixture.given = mixture.places;
+    describe(mixture);
     sizes.mixtures.push_back(mixture);
   }
   ofExperts.insert(op.getOutput());

@@ -132,6 +132,24 @@ void SizeFinder::addAttention(AttentionOp op) {
   sizes.attentions.push_back(own);
 }
 
+/// An activation, and a product of one and of another output.
+void SizeFinder::addActivation(Operation &op) {
+  auto mark = [&](Value value) {
+    Operation *from = contractionOf(value);
+    if (from)
+      sizes.contractions[contractions.at(from)].activated = true;
+    return from != nullptr;
+  };
+  if (isa<ReluOp, GeluOp, SiluOp, TanhOp, SigmoidOp>(op)) {
+    if (mark(op.getOperand(0)))
+      activations.insert(op.getResult(0));
+    return;
+  }
+  for (auto [own, other] : {std::pair(0, 1), std::pair(1, 0)})
+    if (activations.contains(op.getOperand(own)) && mark(op.getOperand(other)))
+      ++sizes.gates;
+}
+
 void SizeFinder::addLookup(GatherOp op) {
   closedforms::Parameter *table = parameterOf(op.getInput());
   if (!table)
@@ -285,6 +303,8 @@ ModelSizes SizeFinder::find() {
       addRouter(choose);
     else if (isa<LayerNormOp, RmsNormOp>(op))
       addNorm(op);
+    else if (isa<ReluOp, GeluOp, SiluOp, TanhOp, SigmoidOp, MulOp>(op))
+      addActivation(op);
     if (isa<LayerNormOp, RmsNormOp>(op) && op.getNumOperands() > 1)
       if (closedforms::Parameter *scale = parameterOf(op.getOperand(1)))
         scale->readByBackward = true;

@@ -25,6 +25,7 @@ private:
   void classify(mlir::Operation &op);
   void addContraction(mlir::Operation &op);
   void addAttention(graph::AttentionOp op);
+  void addActivation(mlir::Operation &op);
   void addLookup(graph::GatherOp op);
   void addBranch(graph::AddOp op);
   void addLoss(graph::CrossEntropyOp op);
@@ -33,6 +34,7 @@ private:
   void addExperts(graph::ContractOp op, closedforms::Contraction &own);
   void addRowsOfExperts(graph::GroupedLinearOp op);
   void followExperts(mlir::Operation &op);
+  void describe(closedforms::Mixture &mixture);
   /// Recipes of features leave what the contraction `op` multiplies by whole.
   void keepWhole(mlir::Operation &op);
   /// The value that `value` is in another shape or type, or a part of.
@@ -55,9 +57,9 @@ private:
   /// Values that depend on trained parameters by floats, on parameters and
   /// constants alone, and on no input.
   llvm::DenseSet<mlir::Value> trained, ofParameters, constants;
-  /// What contractions have read; values with a place for each expert; and what
-  /// tokens got of them.
-  llvm::DenseSet<mlir::Value> read, ofExperts, ofMixtures;
+  /// What contractions have read; what activations give; values with a place
+  /// for each expert; and what tokens got of them.
+  llvm::DenseSet<mlir::Value> read, activations, ofExperts, ofMixtures;
   /// The last choice among experts.
   graph::TopKOp choice;
   llvm::DenseMap<mlir::Operation *, size_t> contractions;

@@ -31,6 +31,13 @@ struct Sent {
 /// A kind of collective, and the names of its axes in the order of the mesh.
 using SentKey = std::pair<std::string, std::vector<std::string>>;
 
+/// Elements that forward keeps for backward, as one device would, and the ranks
+/// that have a part each.
+struct Kept {
+  std::string term;
+  double elements = 0, ranks = 1;
+};
+
 struct Form {
   /// Why there is none; empty if there is one.
   std::string missing;
@@ -40,6 +47,10 @@ struct Form {
   /// Bytes between steps: parameters, and state of the optimizer (negative: no
   /// form).
   double parameterBytes = 0, stateBytes = 0;
+  /// What forward of a step without micro-batches keeps of each kind, and
+  /// elements that a backward works on beside it; empty and 0: no form.
+  std::vector<Kept> kept;
+  double working = 0;
 };
 
 /// Lets `recipe` shard over `axis`. Returns false if no form speaks of it.

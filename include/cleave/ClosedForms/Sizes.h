@@ -79,6 +79,8 @@ struct Contraction {
   /// that it computes.
   double input = 0, weight = 0, output = 0;
   bool sharesInput = false;
+  /// An activation reads its output, or what one gives is multiplied by it.
+  bool activated = false;
 };
 
 /// One mixture of experts: elements of the places of all experts, `[samples,
@@ -88,6 +90,10 @@ struct Mixture {
   double places = 0, weights = 0, branch = 0;
   /// Where places are rows, one for each choice of a token: the experts.
   double expertsOfRows = 0;
+  /// Elements that the experts are given as the model spells it, also where
+  /// each has places for all tokens; scores of tokens for experts; choices of a
+  /// token.
+  double given = 0, scores = 0, choices = 0;
 };
 
 /// A model: one step over its whole batch.
@@ -99,6 +105,8 @@ struct ModelSizes {
   /// or of a feed-forward part: elements of the stream, b s h.
   std::vector<double> branches;
   std::vector<Mixture> mixtures;
+  /// Products of an activation and of another output of a matmul.
+  int gates = 0;
   /// Numbers of rows that norms sum: of each row one in forward and one in
   /// backward, and where the mean is taken off two.
   double normSums = 0;

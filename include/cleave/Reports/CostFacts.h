@@ -51,6 +51,15 @@ struct CostFacts {
   Pair repeated;
   /// Negative in the form: there is none.
   Pair stateBytes;
+  /// Elements that forward keeps for backward, by the form: of one device, and
+  /// the ranks that have a part each; and that backward works on. Empty and 0
+  /// without a form.
+  struct Kept {
+    std::string term;
+    double elements = 0, ranks = 1;
+  };
+  std::vector<Kept> kept;
+  double working = 0;
   std::vector<Excess> excesses;
   /// Those that repeat more than the tolerance of a form.
   std::vector<Replicated> replicated;

@@ -23,7 +23,7 @@ static json::Object describe(const CostFacts::Pair &pair) {
 }
 
 json::Object cleave::describeCost(const CostFacts &cost) {
-  json::Array sent, excesses, replicated;
+  json::Array sent, excesses, replicated, kept;
   for (const CostFacts::Replicated &entry : cost.replicated)
     replicated.push_back(json::Object{{"axis", entry.axis},
                                       {"ranks", entry.ranks},
@@ -40,6 +40,10 @@ json::Object cleave::describeCost(const CostFacts &cost) {
                                 {"elements", describe(row.elements)},
                                 {"bytes", describe(row.bytes)},
                                 {"exceeds", row.exceeds}});
+  for (const CostFacts::Kept &term : cost.kept)
+    kept.push_back(json::Object{{"term", term.term},
+                                {"elements", term.elements},
+                                {"ranks", term.ranks}});
   for (const CostFacts::Excess &excess : cost.excesses)
     excesses.push_back(excess.text);
   return json::Object{{"missing", nullptr},
@@ -49,6 +53,8 @@ json::Object cleave::describeCost(const CostFacts &cost) {
                       {"repeated", describe(cost.repeated)},
                       {"parameter_bytes", describe(cost.parameterBytes)},
                       {"state_bytes", describe(cost.stateBytes)},
+                      {"kept", std::move(kept)},
+                      {"working", cost.working},
                       {"excesses", std::move(excesses)}};
 }
 

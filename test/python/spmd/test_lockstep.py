@@ -11,7 +11,7 @@ import pytest
 
 import cleave
 from cleave.testing.tools import interpret, optimize
-from memory_forms import SHAPES
+from memory_models import SHAPES
 from summa_runs import LOCAL, trained
 from training_support import named_tokens
 

@@ -2,7 +2,6 @@
 # Exceptions. See LICENSE for license information.
 """Families of `cleave.models` on two ranks: losses and updates of three steps are those of eager PyTorch."""
 
-import numpy as np
 import pytest
 import torch
 
