@@ -49,7 +49,7 @@ public:
     return shards;
   }
   /// The axes over which ZeRO shards a parameter: not those by which the shards
-  /// that a vector has are not divisible, which are no shards of these.
+  /// of a vector are not divisible.
   std::vector<Axis> restingAxes(const Parameter &parameter) const;
   /// Bytes on the wire of an element of a parameter, or of its gradient.
   double widthOf(const Parameter &parameter) const {
