@@ -126,9 +126,14 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
-    *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
-       "with sequences between blocks places of experts, not tokens, are gathered and summed")
-      for row in ("all_gather tp", "all_reduce tp", "reduce_scatter tp")),
+    *((row, lambda c, recipe=recipe: c[0] in MIXTURES and in_bf16(c) and has(c, recipe),
+       "in 16 bits gradients of the tokens of mixtures are gathered in f32")
+      for row, recipe in (("all_gather tp", "megatron-sp"), ("all_gather cp", "expert(cp)"))),
+    ("all_reduce tp", lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
+     "with sequences between blocks the few numbers of tokens of each expert are summed"),
+    *((row, lambda c: c[0].endswith("dropless") and has(c, "megatron-sp") and has(c, "expert"),
+       "with sequences between blocks rows of experts, not tokens, are gathered and scattered")
+      for row in ("all_gather tp", "reduce_scatter tp")),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
