@@ -154,7 +154,7 @@ KNOWN = [
       for row in ("all_gather cp", "reduce_scatter cp")),
     ("all_gather cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
      "numbers of places of tokens are gathered, beside a few tokens"),
-    ("all_reduce cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
+    ("all_reduce cp", lambda c: c[0] in MIXTURES and has(c, "expert(cp)"),
      "places are counted over one-hot choices of a whole sequence"),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
