@@ -20,7 +20,15 @@
 // RUN: cleave-compile %s --mesh=dp=2 --plan-only --report=- | FileCheck %s --check-prefix=JSON
 // JSON: "cost": {
 // JSON-NEXT: "excesses": [],
-// JSON-NEXT: "missing": null,
+// JSON-NEXT: "kept": [
+// JSON-NEXT: {
+// JSON-NEXT: "elements": 6272,
+// JSON-NEXT: "ranks": 2,
+// JSON-NEXT: "term": "stream"
+// JSON: "elements": 16384,
+// JSON-NEXT: "ranks": 2,
+// JSON-NEXT: "term": "mlp"
+// JSON: "missing": null,
 // JSON-NEXT: "operations": {
 // JSON-NEXT: "form":
 // JSON-NEXT: "plan":
