@@ -138,7 +138,8 @@ KNOWN = [
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
     ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
-     "of a backward in two parts each computes some of a block again"),
+     "of a backward in two parts each computes some of a block again, where the second could keep "
+     "what the first has computed for as long as it is delayed"),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
        "with 8 bits gradients of places of experts are sent in f32")
       for row in ("all_to_all ep", "all_to_all dp")),
