@@ -11,7 +11,7 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::graph;
 
-/// What tokens have chosen.
+/// The choices of tokens.
 void SizeFinder::describe(closedforms::Mixture &mixture) {
   if (!choice)
     return;
