@@ -18,6 +18,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 import types
 from typing import Any, Callable, Iterator
 
@@ -132,15 +133,21 @@ class ModesDiffer(TraceError):
 
 
 class AskedModes:
-    """The reads of `training` while a forward runs. With `ends`, the first one that may have another
-    effect in evaluation mode raises ModesDiffer."""
+    """The reads of `training` while a forward runs, in the thread that makes this object: others may
+    have models of their own. With `ends`, the first one that may have another effect in evaluation
+    mode raises ModesDiffer."""
 
     def __init__(self, ends: bool = False) -> None:
         self._ends = ends
+        self._thread = threading.get_ident()
         #: Whether a read may have another effect in evaluation mode.
         self.differs = False
         #: Whether the forward has returned more than a loss.
         self.more = False
+
+    def watches(self) -> bool:
+        """Returns whether a read in this thread counts."""
+        return not self.differs and threading.get_ident() == self._thread
 
     def note(self) -> None:
         """Records that the modes differ."""
@@ -168,7 +175,7 @@ class _Watched:
     def __get__(self, module: torch.nn.Module | None, kind: type) -> bool:
         if module is None or _NAME not in module.__dict__:
             raise AttributeError(_NAME)
-        if not self._asked.differs and not _is_harmless(sys._getframe(1)):
+        if self._asked.watches() and not _is_harmless(sys._getframe(1)):
             self._asked.note()
         return module.__dict__[_NAME]
 

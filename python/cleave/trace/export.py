@@ -34,7 +34,7 @@ from .locations import located, untraceable
 from .memory import memory_of
 from .module_checks import assigned_buffers
 from .outputs import called, dropped, loss_and_logits, refuse_object
-from .patches import answering_is_compiling, traceable_distributions
+from .patches import answering_is_compiling, changing, traceable_distributions
 from .places import recorded_places
 from .process_state import restored_process
 from .regions import recorded
@@ -300,7 +300,7 @@ def _tracing(step: _Step, groups: Groups, training: bool):
     """Context manager in which a step is traced; errors say what the model's author can do."""
     module, call = step.module, step.call_plan
     sequences = next((x.shape[0] for x in call.inputs.values() if x.dim()), 1)
-    with (restored_process(), _mode(module, training), static_experts(module, sequences),
+    with (changing, restored_process(), _mode(module, training), static_experts(module, sequences),
           recognised_scans(module), recorded_places(),
           traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from typing import Any, Callable, Iterator
 
 import torch
@@ -16,17 +17,24 @@ from .locations import LIBRARY
 from .memory import version_of
 
 
+#: Held while something that all threads have is changed for a trace: two that change it by turns
+#: would leave it changed.
+changing = threading.RLock()
+
+
 @contextlib.contextmanager
 def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Context manager that replaces each attribute (owner, name, value)."""
-    kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in kept:
+    """Context manager that replaces each attribute (owner, name, value). One thread is in it at a
+    time."""
+    with changing:
+        kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
+        for owner, name, value in changes:
             setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in kept:
+                setattr(owner, name, value)
 
 
 # Autograd -----------------------------------------------------------------------------

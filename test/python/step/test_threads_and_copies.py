@@ -21,6 +21,8 @@ from torch import nn
 import cleave
 from cleave.runtime.program import Program
 from cleave.trace import UnsupportedError
+from cleave.trace.asked_modes import AskedModes, ModesDiffer
+from cleave.trace.patches import patched
 from cleave.compiler.entrance import grouped
 
 X, Y = torch.linspace(-1, 1, 16).view(4, 4), torch.tensor([0, 2, 1, 0])
@@ -96,6 +98,40 @@ def test_threads_save_and_load(tmp_path):
     in_threads(lambda i: [step.save(tmp_path / "c") or step.load(tmp_path / "c")
                           for _ in range(10)])
     assert step(X, Y).step == 1
+
+
+def test_a_trace_changes_no_other_thread():
+    """Modes that another thread reads while a forward is watched are not those of the forward; what
+    two threads change for their traces is as it was after both."""
+    asked, model, read = AskedModes(ends=True), nn.Linear(4, 4), []
+    with asked.watched():
+        other = threading.Thread(target=lambda: read.append(model.training))
+        other.start()
+        other.join()
+        assert read == [True] and not asked.differs
+        with pytest.raises(ModesDiffer):
+            read.append(model.training)
+    owner = type("Owner", (), {"value": 0})
+    inside, left, seen = threading.Event(), threading.Event(), []
+
+    def first():
+        with patched((owner, "value", 1)):
+            inside.set()
+            left.wait(1)
+            seen.append(owner.value)
+
+    def second():
+        inside.wait(60)
+        with patched((owner, "value", 2)):
+            left.set()
+            seen.append(owner.value)
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [1, 2] and owner.value == 0
 
 
 def test_threads_compile():

@@ -16,7 +16,7 @@ def leading_windows(b, evaluator, op):
     value, length = op.operands[0], op.attrs["sizes"][-1]
     if op.attrs["sizes"][:-1] != list(value.shape[:-1]) or length == value.shape[-1]:
         return None
-    # What is between the slice and the contraction keeps the last dimension.
+    # The ops between the slice and the contraction keep the last dimension.
     steps = []
     while not value.is_op("contract"):
         if value.is_op("reshape") and value.op.operands[0].shape[-1:] == value.shape[-1:]:

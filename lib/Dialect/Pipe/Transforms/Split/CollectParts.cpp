@@ -317,7 +317,8 @@ std::optional<Slot> Splitter::sourceOf(Operation *op, const Slot &slot) const {
   // Only later parts can read the results.
   if (std::optional<Slot> from = sentFor(op, slot.stage))
     return slot.id > from->id ? from : std::nullopt;
-  if (stages.isBeforeUpdate(op) && slot.id >= PartId::BeforeUpdate) {
+  if (stages.isBeforeUpdate(op) && slot.id >= PartId::BeforeUpdate &&
+      !(slot.id == PartId::Update && stages.isComputedToo(op, slot.stage))) {
     Slot early{PartId::BeforeUpdate, stages.homeOf(op)};
     return slot != early ? std::optional(early) : std::nullopt;
   }

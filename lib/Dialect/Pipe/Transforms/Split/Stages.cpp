@@ -696,6 +696,13 @@ int64_t Stages::reducerOf(Operation *op, int64_t stage) const {
   return stage;
 }
 
+bool Stages::isComputedToo(Operation *op, int64_t stage) const {
+  auto held = pinned.find(op);
+  return held != pinned.end() && held->second.test(stage) &&
+         !areTogether(stage, homeOf(op)) &&
+         !llvm::all_of(op->getResults(), isScalar);
+}
+
 bool Stages::isUpdated(StringRef name) {
   if (updated.empty())
     for (unsigned i = 0, e = entry.getNumResults(); i < e; ++i)

@@ -84,6 +84,9 @@ public:
   bool isBeforeUpdate(mlir::Operation *op) const {
     return beforeUpdate.contains(op);
   }
+  /// Whether the update of `stage` computes such an op itself: a tensor that is
+  /// made of what both stages hold, which would have to be sent.
+  bool isComputedToo(mlir::Operation *op, int64_t stage) const;
   /// The stages that hold the argument `name`; for optimizer state, those that
   /// hold its parameter.
   StageSet holders(llvm::StringRef name) const;
