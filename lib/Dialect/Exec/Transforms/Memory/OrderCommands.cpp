@@ -207,17 +207,17 @@ private:
     llvm::BitVector needed = reachable(i, before),
                     depends = reachable(i, after);
     llvm::DenseSet<Value> sources;
-    SmallVector<unsigned> level{i};
+    SmallVector<unsigned, 8> level{i};
     unsigned begin = i;
     for (unsigned step = 0; step < fewSteps; ++step) {
-      SmallVector<unsigned> next;
+      llvm::SmallSetVector<unsigned, 8> next;
       for (unsigned n : level) {
         for (Value operand : commands[n]->getOperands())
           sources.insert(rootOf(operand));
-        llvm::append_range(next, before[n]);
+        next.insert(before[n].begin(), before[n].end());
         begin = std::min(begin, n);
       }
-      level = std::move(next);
+      level = next.takeVector();
     }
     unsigned joins = 0;
     for (unsigned join = i + 1; join < commands.size() && joins < fewJoins;

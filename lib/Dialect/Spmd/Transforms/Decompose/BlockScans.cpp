@@ -186,11 +186,12 @@ void cleave::spmd::blockShift(graph::PadOp op, int64_t dim, int64_t blocks) {
     slice.erase();
 }
 
-/// The places behind each window of a kernel in one row, without strides.
+/// The places behind each window of a kernel of several in one row, without
+/// strides.
 template <typename Op> static std::optional<int64_t> plainReach(Op op) {
   bool plain = llvm::all_of(op.getStride(), [](int64_t n) { return n == 1; }) &&
                llvm::all_of(op.getPadding(), [](int64_t n) { return n == 0; });
-  if (!plain || op.getKernel()[0] != 1)
+  if (!plain || op.getKernel()[0] != 1 || op.getKernel()[1] == 1)
     return std::nullopt;
   return (op.getKernel()[1] - 1) * op.getDilation()[1];
 }
