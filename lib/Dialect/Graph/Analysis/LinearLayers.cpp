@@ -177,6 +177,22 @@ FloatType cleave::graph::roundedType(Value value) {
   return read && read.getWidth() == 16 ? read : FloatType();
 }
 
+void cleave::graph::readRounded(ArrayRef<OpOperand *> readers, Value narrow,
+                                Value wide) {
+  for (OpOperand *read : readers) {
+    Operation *reader = read->getOwner();
+    if (isa<CastOp>(reader) &&
+        reader->getResult(0).getType() == narrow.getType()) {
+      reader->getResult(0).replaceAllUsesWith(narrow);
+      reader->erase();
+    } else {
+      read->set(wide);
+    }
+  }
+  if (wide.use_empty())
+    wide.getDefiningOp()->erase();
+}
+
 bool cleave::graph::usesFloat8(func::FuncOp entry) {
   return entry
       .walk([](Operation *op) {

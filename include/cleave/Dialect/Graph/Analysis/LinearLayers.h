@@ -43,6 +43,12 @@ bool usesFloat8(mlir::func::FuncOp entry);
 /// Null where it is not such a sum.
 mlir::FloatType roundedType(mlir::Value value);
 
+/// Lets `readers` read `narrow`, to which their operand is rounded: those that
+/// cast to its type read it as it is, the others `wide`, which is `narrow` in
+/// their own type and is erased where none does.
+void readRounded(llvm::ArrayRef<mlir::OpOperand *> readers, mlir::Value narrow,
+                 mlir::Value wide);
+
 /// The contractions of one entry.
 class LinearLayers {
 public:

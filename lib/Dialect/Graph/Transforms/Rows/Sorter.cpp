@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "RowOps.h"
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/Attributes/EvenRows.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/Transforms/SortedRows.h"
@@ -302,18 +303,7 @@ void Sorter::round() {
       if (!narrow)
         continue;
       moved.insert(narrow.getDefiningOp());
-      for (OpOperand *use : readers) {
-        Operation *reader = use->getOwner();
-        if (isa<CastOp>(reader) &&
-            reader->getResult(0).getType() == narrow.getType()) {
-          reader->getResult(0).replaceAllUsesWith(narrow);
-          reader->erase();
-        } else {
-          use->set(wide);
-        }
-      }
-      if (wide.use_empty())
-        wide.getDefiningOp()->erase();
+      readRounded(readers, narrow, wide);
     }
 }
 

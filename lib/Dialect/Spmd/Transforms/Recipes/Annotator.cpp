@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Annotator.h"
+#include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 
@@ -177,18 +178,7 @@ void Annotator::send(OpBuilder &builder, Value value, FloatType narrow,
   Value wide = sent;
   if (narrow)
     wide = graph::CastOp::create(builder, loc, type, sent);
-  for (OpOperand *read : readers) {
-    Operation *reader = read->getOwner();
-    if (narrow && isa<graph::CastOp>(reader) &&
-        reader->getResult(0).getType() == sent.getType()) {
-      reader->getResult(0).replaceAllUsesWith(sent);
-      reader->erase();
-    } else {
-      read->set(wide);
-    }
-  }
-  if (wide.use_empty())
-    wide.getDefiningOp()->erase();
+  graph::readRounded(readers, sent, wide);
 }
 
 /// Returns the annotation for all readers of `value`, or null.
