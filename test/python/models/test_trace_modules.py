@@ -112,7 +112,7 @@ def test_convolution_before_a_transformer():
             return self.head(self.encoder(x).mean(dim=1))
     traced = check(Mixed(), dict(image=torch.randn(B, 3, 16, 16), target=torch.tensor([1, 4])),
                    F.cross_entropy)
-    assert count(traced.mlir, "patches") == 5 and count(traced.mlir, "attention") == 2
+    assert count(traced.mlir, "patches") == 4 and count(traced.mlir, "attention") == 2
 
 
 def test_frozen_base_with_low_rank_updates():
