@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TypeVar
 
 import torch
@@ -235,14 +236,13 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
 
 def _by_names_of(model: torch.nn.Module,
                  values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """`values` with what the compiler has stacked of several parameters (experts)
-    taken apart again."""
-    from ..trace.experts import expert_stacks
-
+    """`values` with what the compiler has stacked of several parameters (experts) taken apart
+    again: the name of a stack has `*` where those of its parts differ."""
     values = dict(values)
-    for name, parts in expert_stacks(model).items():
-        if name in values and parts[0] not in values:
-            whole = values.pop(name)
-            if len(whole) == len(parts):
-                values.update(zip(parts, whole))
+    names = [name for name, _ in model.named_parameters()]
+    for name in [n for n in values if "*" in n and n not in names]:
+        pattern = re.compile(re.escape(name).replace(r"\*", "[^.]+"))
+        parts = [n for n in names if pattern.fullmatch(n)]
+        if len(values[name]) == len(parts) and not any(part in values for part in parts):
+            values.update(zip(parts, values.pop(name)))
     return values

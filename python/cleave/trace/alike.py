@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Mapping
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -67,18 +68,20 @@ def _listed(program: torch.export.ExportedProgram) -> tuple[list[Any], tuple[str
     return listed, tuple(map(str, found))
 
 
-def alike(outputs: int, *programs: torch.export.ExportedProgram) -> bool:
+def alike(outputs: int, *programs: torch.export.ExportedProgram,
+          instead: Mapping[torch.fx.Node, torch.fx.Node] = MappingProxyType({})) -> bool:
     """Returns whether two programs compute the same `outputs` first outputs and the same new values
-    of buffers and inputs."""
+    of buffers and inputs, if those that are keys of `instead` are as others are."""
     if programs[0] is programs[1]:
         return True
     known: dict[Any, int] = {}
-    return len({_expressions(p, outputs, known) for p in programs}) == 1 \
+    return len({_expressions(p, outputs, known, instead) for p in programs}) == 1 \
         and same_constants(*programs)
 
 
 def _expressions(program: torch.export.ExportedProgram, outputs: int,
-                 known: dict[Any, int]) -> tuple[Any, ...]:
+                 known: dict[Any, int],
+                 instead: Mapping[torch.fx.Node, torch.fx.Node]) -> tuple[Any, ...]:
     """Returns the numbers of the expressions that the outputs are; equal ones have the same number
     in `known`."""
     numbers: dict[torch.fx.Node, int] = {}
@@ -100,7 +103,8 @@ def _expressions(program: torch.export.ExportedProgram, outputs: int,
             random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
             drawn += random
             key = (node.op, str(node.target), of(node.args), of(node.kwargs), random and drawn)
-        numbers[node] = known.setdefault(key, len(known))
+        numbers[node] = numbers[instead[node]] if node in instead \
+            else known.setdefault(key, len(known))
     found = next(reversed(program.graph.nodes)).args[0]
     specs = program.graph_signature.output_specs
     wanted = [(x, "") for s, x in zip(specs, found) if s.kind is OutputKind.USER_OUTPUT][:outputs]
@@ -113,8 +117,9 @@ def _expressions(program: torch.export.ExportedProgram, outputs: int,
         nested = any(n.op == "get_attr" for n in node.all_input_nodes)
         if node in live or nested or getattr(getattr(node.target, "_schema", None), "is_mutable",
                                              False):
-            live |= {node, *node.all_input_nodes}
-    return (*(numbers[n] for n in program.graph.nodes if n in live and n.op != "placeholder"),
+            live |= {node, instead[node]} if node in instead else {node, *node.all_input_nodes}
+    return (*(numbers[n] for n in program.graph.nodes
+              if n in live and n.op != "placeholder" and n not in instead),
             *((of(x), name) for x, name in wanted))
 
 

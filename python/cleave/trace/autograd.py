@@ -31,6 +31,9 @@ from .python_random import only_torch_random_numbers
 from .regions import Regions
 from .replacements import REPLACEMENTS, refuse_selected
 
+#: Functions whose result has a row for each element of their argument that is not 0.
+_FINDING = (torch.where, torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere)
+
 _REFUSED: dict[Any, str] = {
     torch.Tensor.register_hook:
         "a hook on a tensor's gradient (register_hook) is not compiled; write what it does into "
@@ -140,6 +143,8 @@ class _AutogradMode(TorchFunctionMode):
         decided = condition_of(function, args, kwargs, self._conditions)
         if decided is not None:
             return decided
+        if function is torch.Tensor.__len__ and (count := self._conditions.length(*args)) is not None:
+            return count
         before = [(x, version_of(x)) for x in tensors]
         read = [memory_of(x) for x in tensors if isinstance(x, FakeTensor)]
         if function in _DETACH and tensors[0].is_floating_point():
@@ -156,6 +161,8 @@ class _AutogradMode(TorchFunctionMode):
                 out = out.view(out.shape)
         if function is torch.Tensor.item:
             self._conditions.note(out, *args)
+        elif function in _FINDING and len(args) == 1:
+            self._conditions.note_rows(out, *args)
         results = [x for x in leaves_of(out) if isinstance(x, torch.Tensor)]
         for tensor, version in before:
             if version_of(tensor) != version:

@@ -26,6 +26,11 @@ class Call:
     keyword: dict[str, str]
     targets: list[str]
 
+    @property
+    def samples(self) -> int:
+        """The size of dimension 0 of the first input with dimensions; 1 if there is none."""
+        return next((x.shape[0] for x in self.inputs.values() if x.dim()), 1)
+
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _PASS_LOSS = ("pass loss_fn, called as loss_fn(output, *targets), if the model returns no loss "

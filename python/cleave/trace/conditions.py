@@ -6,6 +6,10 @@ step.
 A trace has no values, so a forward is traced once for each sequence of decisions, until each
 decision has been taken both ways. A decision that raises becomes a check. All sequences that
 return must compute the same; otherwise the condition is refused at its line.
+
+A condition of which one branch goes on to the next pass of a loop may skip what would compute
+nothing, as that of an expert which no token chose. The forward is then traced without skipping, and
+once skipping all; `expert_loops` decides whether both compute the same.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ import contextlib
 import dataclasses
 import dis
 import linecache
+import operator
 import os
 import re
 import sys
+import types
 from typing import Any, Callable, Iterator
 
 import sympy
@@ -24,7 +30,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .errors import TraceError
-from .locations import LIBRARY, VALUES, current_place
+from .locations import LIBRARY, VALUES, current_frame, current_place
 from .patches import patched
 
 #: The most decisions of one forward, and the most traces.
@@ -66,19 +72,36 @@ class Conditions:
     def __init__(self) -> None:
         self.path: list[Decision] = []
         self.checks: list[Check] = []
+        #: The decisions not to skip the rest of a pass of a loop, and what `explored` has traced
+        #: with these taken the other way; None if there are none.
+        self.skips: list[Decision] = []
+        self.skipped: Any = None
+        #: Whether to skip such passes; None: these decisions are among those of `path`.
+        self._skip: bool | None = None
+        #: Whether a decision was made that may be such a one.
+        self._may_skip = False
         self._given: list[bool] = []
         #: The tensors that numbers (.item()) in the code are read from, by their symbols.
         self._numbers: dict[Any, torch.Tensor] = {}
 
+    @property
+    def decides(self) -> bool:
+        """Whether the forward depends on conditions."""
+        return bool(self.path or self.checks or self.skips)
+
     def begin(self) -> None:
         """Begins a trace of the forward."""
-        self.path, self._numbers = [], {}
+        self.path, self.skips, self._numbers = [], [], {}
 
     def decide(self, value: torch.Tensor) -> bool:
         """Returns the branch to take at a condition on a tensor of one element."""
         place = current_place()
         value = value.detach().reshape(())
         value = value if value.dtype == torch.bool else value != 0
+        stays = _stays_in_pass(*_instructions(current_frame()))
+        self._may_skip |= stays is not None
+        if self._skip is not None and stays is not None:
+            return self._goes_on(value, place, stays)
         if len(self.path) < len(self._given):
             decision = Decision(value, place, self._given[len(self.path)])
         else:
@@ -87,6 +110,39 @@ class Conditions:
         if len(self.path) > DECISIONS:
             raise _refused(decision)
         return decision.taken
+
+    def _goes_on(self, value: torch.Tensor, place: tuple[str, int] | None, stays: bool) -> bool:
+        """Returns the branch to take at a condition that skips a pass of a loop unless it is
+        `stays`."""
+        self.skips.append(Decision(value, place, stays is not self._skip))
+        return self.skips[-1].taken
+
+    def length(self, rows: torch.Tensor) -> int | None:
+        """Returns a number that is compared with 0 as the length of `rows` is, to skip a pass of a
+        loop if there are none; None if the length is known. Raises TraceError if it is asked for
+        otherwise."""
+        count = rows.shape[0] if rows.dim() else 0
+        if not isinstance(count, torch.SymInt) or count.node.expr not in self._numbers:
+            return None
+        number, place = self._numbers[count.node.expr], current_place()
+        code, at = _instructions(current_frame())
+        while at < len(code) and code[at].opname in ("PRECALL", "CALL", "CALL_FUNCTION"):
+            at += 1
+        compare, other = operator.ne, 0
+        if [i.opname for i in code[at:at + 2]] == ["LOAD_CONST", "COMPARE_OP"]:
+            compare, other = _COMPARES[code[at + 1].argval], code[at].argval
+            at += 1
+
+        def holds(n: Any) -> Any:
+            return compare(n, other)
+
+        stays = _stays_in_pass(code, at)
+        self._may_skip |= stays is not None
+        if stays is None or self._skip is None or other not in (0, 1) \
+                or holds(0) is holds(1) or holds(1) is not holds(2):
+            raise _refused(Decision(None, place, False))
+        taken = self._goes_on(holds(number), place, stays)
+        return next(n for n in (0, 1) if holds(n) is taken)
 
     def require(self, value: Any, error: type[Exception], message: Any = "") -> None:
         """Raises `error` unless the condition is true, as the functions of torch that assert do."""
@@ -120,6 +176,14 @@ class Conditions:
             return self.decide(value)
         return truth
 
+    def note_rows(self, result: Any, mask: torch.Tensor) -> None:
+        """Records that a result has as many rows as `mask` has elements that are not 0."""
+        rows = result[0] if isinstance(result, tuple) else result
+        count = rows.shape[0] if isinstance(rows, torch.Tensor) and rows.dim() else 0
+        if isinstance(count, torch.SymInt) and count.node.expr.is_Symbol \
+                and count.node.expr not in self._numbers:
+            self._numbers[count.node.expr] = (mask.detach() != 0).sum()
+
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
         """Context manager in which conditions on numbers, and `torch._check`, are decided."""
@@ -141,9 +205,25 @@ class Conditions:
     # All sequences --------------------------------------------------------------
 
     def explored(self, trace: Callable[[], Any], alike: Callable[[Any, Any], bool]) -> Any:
-        """Returns what `trace` returns for a sequence of decisions that raises nothing; sets `path`
-        and `checks`. `alike` tells whether two of its results compute the same. Raises TraceError
-        for a condition of which no branch only raises."""
+        """Returns what `trace` returns for a sequence of decisions that raises nothing; sets `path`,
+        `checks`, `skips` and `skipped`. `alike` tells whether two of its results compute the same.
+        Raises TraceError for a condition of which no branch only raises, or skips a pass."""
+        self._skip, self.skipped, self._may_skip = None, None, False
+        try:
+            return self._explored(trace, alike)
+        except TraceError as error:
+            if not self._may_skip:
+                raise
+            try:
+                self._skip = True
+                self.skipped = self._explored(trace, alike)
+                self._skip = False
+                return self._explored(trace, alike)
+            except TraceError:
+                raise error from None
+
+    def _explored(self, trace: Callable[[], Any], alike: Callable[[Any, Any], bool]) -> Any:
+        """Implements `explored`, without `skipped`."""
         self.checks = []
         raised: list[tuple[list[Decision], str]] = []
         returned: list[tuple[list[Decision], Any]] = []
@@ -321,6 +401,46 @@ def _refused(decision: Decision) -> TraceError:
     return TraceError(f"torch.export cannot follow the model: {decision.line()}{VALUES}; a "
                       "condition of which one branch only raises an error becomes a check of the "
                       "step")
+
+
+def refused_skip(decision: Decision) -> TraceError:
+    """Returns the error for a condition that skips a pass of a loop, of which it is not known that
+    it would compute nothing."""
+    return TraceError(f"{_refused(decision)}; one that skips an expert which no token chose is left "
+                      "out, if nothing else is computed under it and the loop is one over experts")
+
+
+# Passes of loops ----------------------------------------------------------------------------
+
+_COMPARES = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+             ">": operator.gt, ">=": operator.ge}
+
+
+def _instructions(frame: types.FrameType | None) -> tuple[list[dis.Instruction], int]:
+    """Returns the instructions of the code of `frame`, and the place of the one that it is at."""
+    if frame is None:
+        return [], 0
+    code = [i for i in dis.get_instructions(frame.f_code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
+    return code, next((n for n, i in enumerate(code) if i.offset == frame.f_lasti), len(code))
+
+
+def _stays_in_pass(code: list[dis.Instruction], at: int) -> bool | None:
+    """Returns the value of the condition at place `at` with which the pass of a loop goes on, where
+    the other one begins the next pass; None if it is another condition."""
+    here = at
+    while at < len(code) and code[at].opname in ("COMPARE_OP", "TO_BOOL"):
+        at += 1
+    if at >= len(code) or not re.fullmatch(r"POP_JUMP_.*IF_(TRUE|FALSE)", code[at].opname):
+        return None
+    jumps = code[at].opname.endswith("TRUE")
+    target = next(i for i in code if i.offset == code[at].argval)
+    if _goes_back(target) or target.opname == "FOR_ITER" and target.offset <= code[here].offset:
+        return not jumps
+    return jumps if _goes_back(code[at + 1]) else None
+
+
+def _goes_back(instruction: dis.Instruction) -> bool:
+    return instruction.opname in ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
 
 
 def _expects_truth(place: tuple[str, int] | None) -> bool:

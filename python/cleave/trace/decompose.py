@@ -38,11 +38,13 @@ def _keep_nested_locations(program: torch.export.ExportedProgram) -> None:
             part.forward = torch.fx.Interpreter(part).run
 
 
-def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def decomposed(program: torch.export.ExportedProgram,
+               comparable: bool = False) -> torch.export.ExportedProgram:
     """Makes a program functional, and decomposes the operators that have no converter by PyTorch's
     rules. An operator whose decomposition has no converter either is kept, so that the error
-    reports it."""
-    if not _is_functional(program):
+    reports it. A functional program may keep other operators for its views than one that is not,
+    unless it is to be `comparable`."""
+    if comparable or not _is_functional(program):
         _keep_nested_locations(program)
         if (result := _decomposed_at_once(program)) is not None:
             return result
@@ -93,8 +95,13 @@ def _functional(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     return getattr(packet, target._overloadname, None)
 
 
+#: Operators that stay, since what they give has a size that depends on values, or is one: either
+#: loops over experts have them, or they are refused.
+_KEPT = (torch.ops.aten.where.default, torch.ops.aten.sym_size.int)
+
+
 def _converts(target: Any) -> bool:
-    return converter_for(target) is not None or converts_complex(target)
+    return converter_for(target) is not None or converts_complex(target) or target in _KEPT
 
 
 def _lacks_conversion(node: torch.fx.Node) -> bool:

@@ -27,6 +27,7 @@ from .converters.batch_norm import Groups, batch_norm_modules
 from .custom_functions import check_functions
 from .decompose import decomposed
 from .errors import OUTSIDE, EagerError, ForwardStateError, StateError, TraceError
+from .expert_loops import Skips, gather_expert_loops
 from .experts import static_experts
 from .forward_state import StateChange, restored
 from .lazy_code import code_on_demand, without_notes
@@ -59,6 +60,9 @@ class Exported:
     #: The checks of the step, whose conditions are the last outputs, and how many these are.
     checks: list[Check]
     conditions: int
+    #: Parameters that the program reads as one stacked tensor: the name of each stack, and the names
+    #: of its parts in order.
+    stacks: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
 
 # The step -----------------------------------------------------------------------------
@@ -107,7 +111,8 @@ class _Step(torch.nn.Module):
         refuse_selected(outputs)
         if "loss" in self.found.names:
             self.found.reached = reached(outputs[0], self.module)
-        return *outputs, *(d.value for d in self.originals.conditions.path)
+        conditions = self.originals.conditions
+        return *outputs, *(d.value for d in (*conditions.path, *conditions.skips))
 
     def compute(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Computes the outputs as eager code does. Raises TraceError if there is no loss."""
@@ -232,6 +237,9 @@ class Begun:
     groups: Groups
     training: bool
     program: torch.export.ExportedProgram
+    #: The program that skips each pass of a loop whose skipping is among the last outputs of
+    #: `program`; None if there are none.
+    skipped: torch.export.ExportedProgram | None
 
     @property
     def dropped(self) -> str:
@@ -243,14 +251,13 @@ class Begun:
         an effect, and left no state that the next one may read."""
         step = self.step
         return (step.asked is not None and not step.asked.differs and not step.found.changes
-                and not step.originals.conditions.path and not step.originals.conditions.checks)
+                and not step.originals.conditions.decides)
 
     def computes_as(self, other: Begun) -> bool:
         """Returns whether the operators, and where they are from, are those of a step that has more
         outputs after the first."""
         one, two = self.step, other.step
-        decides = any(s.originals.conditions.path or s.originals.conditions.checks
-                      for s in (one, two))
+        decides = any(s.originals.conditions.decides for s in (one, two))
         return (not decides and one.found.names[:1] == two.found.names[:1]
                 and one.originals.regions.autocast == two.originals.regions.autocast
                 and same_operators(self.program, other.program))
@@ -260,14 +267,19 @@ class Begun:
         the same and may have more outputs, if it is given."""
         step = self.step
         if other is not None:
-            program, outputs = other.program, other.outputs
+            program, outputs, stacks = other.program, other.outputs, other.stacks
         else:
+            samples = step.call_plan.samples
             with _tracing(step, self.groups, self.training):
-                program, outputs = decomposed(self.program), step.found.names
+                outputs, skipping = step.found.names, self.skipped is not None
+                program = decomposed(self.program, comparable=skipping)
+                skips = Skips(step.originals.conditions.skips, len(outputs),
+                              decomposed(self.skipped, comparable=True) if skipping else None)
+                stacks = gather_expert_loops(program, step.module, samples, skips)
         narrow = step.originals.regions.autocast | computed_types(step.module, program)
         conditions = step.originals.conditions
         return Exported(program, outputs, step.found.reached, narrow, step.found.dropped,
-                        conditions.checks, len(conditions.path))
+                        conditions.checks, len(conditions.path), stacks)
 
 
 def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
@@ -292,15 +304,14 @@ def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
                              "none that are known: call cleave.moe.count_choices, or leave it out")
         check_functions(step.originals.functions)
         _check_forward_state(step, values, program)
-    return Begun(step, groups, training, program)
+    return Begun(step, groups, training, program, step.originals.conditions.skipped)
 
 
 @contextlib.contextmanager
 def _tracing(step: _Step, groups: Groups, training: bool):
     """Context manager in which a step is traced; errors say what the model's author can do."""
     module, call = step.module, step.call_plan
-    sequences = next((x.shape[0] for x in call.inputs.values() if x.dim()), 1)
-    with (changing, restored_process(), _mode(module, training), static_experts(module, sequences),
+    with (changing, restored_process(), _mode(module, training), static_experts(module, call.samples),
           recognised_scans(module), recorded_places(),
           traceable_distributions(),
           batch_norm_modules(module, groups), torch.enable_grad(), warnings.catch_warnings(),

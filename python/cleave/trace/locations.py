@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import traceback
+import types
 
 import torch
 
@@ -127,10 +128,16 @@ def current_line() -> str:
 
 def current_place() -> tuple[str, int] | None:
     """Returns the file and the line of the user's code that is running."""
-    frame = sys._getframe(1)
+    frame = current_frame()
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def current_frame() -> types.FrameType | None:
+    """Returns the innermost frame of the user's code that is running."""
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and not _is_user(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    return frame
 
 
 def _error_line(error: BaseException, file: str | None = None) -> str:

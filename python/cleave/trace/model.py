@@ -152,6 +152,7 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     if begun.dropped:
         warn(begun.dropped)
     loss, in_evaluation = in_both_modes(begun, loss_fn, logits)
+    tensors.stack(loss.stacks)
     tensors.mark_written(loss.program)
     asked = parameter_types(module) | loss.narrow
     wide = bool(asked) and not keep_types

@@ -71,9 +71,9 @@ class ModelTensors:
                     entry.aliases += (name,)
                 self.by_name[name] = entry
 
-        self._stack(expert_stacks(module))
+        self.stack(expert_stacks(module))
 
-    def _stack(self, groups: dict[str, list[str]]) -> None:
+    def stack(self, groups: dict[str, list[str]]) -> None:
         """Replaces the parameters of each group, one of each expert, by one stacked tensor,
         unless they are tied or differ in shape, type or `frozen`."""
         for name, parts in groups.items():

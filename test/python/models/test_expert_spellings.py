@@ -91,7 +91,8 @@ class Listed(DeepSpeed):
         return torch.einsum("sec,ecm->sm", combine, made).reshape(x.shape)
 
 
-MODELS = {"gshard": lambda: GShard(3), "deepspeed": lambda: DeepSpeed(8), "bmm": lambda: Every(0)}
+MODELS = {"gshard": lambda: GShard(3), "deepspeed": lambda: DeepSpeed(8), "bmm": lambda: Every(0),
+          "list": lambda: Listed(8)}
 LAYOUTS = [({"ep": 2}, "expert"), ({"ep": 4}, "expert"), ({"dp": 2, "ep": 2}, "expert,zero1"),
            ({"tp": 2}, "megatron,expert(tp)")]
 
@@ -155,9 +156,3 @@ def test_a_rank_computes_its_share():
     assert sent["all_to_all"] == 4 * (B * EXPERTS * 3 * M) // 2 // 2
     # Some numbers of the loss and of checks besides.
     assert 0 <= sent["all_reduce"] - (2 * WORDS * M + WORDS + EXPERTS * M) <= 8
-
-
-def test_modules_in_a_list_are_refused():
-    with pytest.raises(cleave.CompileError, match="no batched product in which each batch index"):
-        cleave.compile(Listed(8), batch(), loss_fn=loss, optimizer=cleave.SGD(lr=0.3),
-                       **grouped(threads=1, mesh={"ep": 2}, plan="expert"))
