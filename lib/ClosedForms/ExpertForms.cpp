@@ -11,6 +11,41 @@ using namespace cleave;
 using namespace cleave::closedforms;
 using llvm::ArrayRef;
 
+/// Over nodes a token is sent once to each that holds one of its k experts, of E
+/// (DeepSeek-V3, arXiv 2412.19437, section 3.2.2). Of n nodes, a token that
+/// chooses evenly has none on one with the probability C(E - E/n, k) / C(E, k);
+/// it has at most min(k, n) nodes. With it go its choices and their weights, and
+/// gradients of these return. A node returns one row, a sum of outputs: in all
+/// four rows for each pair of a token and a node, and of full recomputation one
+/// more. Inside nodes rows are those of choices, as over one axis.
+static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
+                             const Axis &nodes, double over) {
+  const StepOptions &options = builder.options;
+  auto number = static_cast<double>(nodes.size);
+  double experts = mixture.expertsOfRows, none = 1;
+  for (int choice = 0; choice < mixture.choices; ++choice)
+    none *= std::max(0.0, experts - experts / number - choice) /
+            (experts - choice);
+  double pairs = number * (1 - none), forward = 1 + options.fullShare;
+  double rows = pairs * mixture.places / mixture.choices / over,
+         choices = pairs * mixture.weights / over;
+  llvm::StringRef term = "tokens and their sums, for each node of theirs";
+  builder.send(CollectiveKind::AllToAllRows, nodes, forward * rows,
+               options.activationBytes, term);
+  // Sums of outputs and of gradients.
+  builder.send(CollectiveKind::AllToAllRows, nodes, 2 * rows, options.sumBytes,
+               term);
+  builder.send(CollectiveKind::AllToAllRows, nodes, rows, options.streamBytes,
+               term);
+  builder.send(CollectiveKind::AllToAllRows, nodes, (forward + 1) * choices,
+               options.sumBytes, "weights of choices, and gradients");
+  builder.send(CollectiveKind::AllToAllRows, nodes, forward * choices, 8,
+               "choices");
+  builder.send(CollectiveKind::AllGather, nodes,
+               number * number * options.microBatches, 8,
+               "rows of each rank and node");
+}
+
 /// The places of all experts for the tokens of a rank, E C h, go to the ranks
 /// of the experts and back, and so do their gradients: four all-to-alls
 /// (GShard, arXiv 2006.16668, section 3.2; Switch, arXiv 2101.03961, section
@@ -57,9 +92,18 @@ void closedforms::addExperts(FormBuilder &builder) {
       double ranks = 1;
       for (const Axis &axis : ofRows)
         ranks *= static_cast<double>(axis.size);
-      exchange(CollectiveKind::AllToAllRows, ofRows);
-      builder.send(CollectiveKind::AllGather, ofRows,
-                   mixture.expertsOfRows * ranks * options.microBatches, 8,
+      std::vector<Axis> inner = ofRows;
+      double experts = mixture.expertsOfRows;
+      auto node = llvm::find_if(ofRows, [](const Axis &a) { return a.relays; });
+      if (node != ofRows.end() && mixture.choices > 1) {
+        addRelayedTokens(builder, mixture, *node, over);
+        inner.erase(inner.begin() + (node - ofRows.begin()));
+        ranks /= static_cast<double>(node->size);
+        experts /= static_cast<double>(node->size);
+      }
+      exchange(CollectiveKind::AllToAllRows, inner);
+      builder.send(CollectiveKind::AllGather, inner,
+                   experts * ranks * options.microBatches, 8,
                    "rows of each rank and expert");
       continue;
     }

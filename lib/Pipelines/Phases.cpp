@@ -322,6 +322,7 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     spmd::ExchangeRowsOptions exchange;
     exchange.axes.assign(axes.begin(), axes.end());
     exchange.buffer = options.expertShares();
+    exchange.dispatch = options.expertDispatch;
     // Grains are summed as on one device, whatever the mesh.
     exchange.rounds = options.grains == 0;
     passes.addPass(spmd::createExchangeRows(exchange));

@@ -94,6 +94,21 @@ static std::string readAxes(const PhaseOptions &phases, StepOptions &step) {
              : "";
 }
 
+/// Whether tokens are sent to nodes first, as --spmd-exchange-rows does: experts
+/// are over the axis "node", and over others inside it.
+static void readDispatch(const PhaseOptions &phases, StepOptions &step) {
+  if (phases.expertDispatch == "flat")
+    return;
+  // In the order in which the dimension of experts is sharded.
+  std::vector<Axis *> sending;
+  for (const std::string &name : rowAxes(phases))
+    for (Axis &axis : step.axes)
+      if (axis.name == name && axis.size > 1 && axis.sendsRows())
+        sending.push_back(&axis);
+  if (sending.size() > 1 && sending.front()->name == "node")
+    sending.front()->relays = true;
+}
+
 /// Reads the stages of a pipeline.
 static void readStages(const PhaseOptions &phases, StepOptions &step) {
   std::optional<int64_t> positions = pipelineSize(phases.mesh);
@@ -145,6 +160,7 @@ StepOptions cleave::findStepOptions(const CompileOptions &options,
   step.unknown = readAxes(phases, step);
   if (!step.unknown.empty())
     return step;
+  readDispatch(phases, step);
   readStages(phases, step);
   readRecompute(policy, static_cast<double>(sizes.attentions.size()), step);
   step.microBatches = static_cast<double>(phases.microBatches);

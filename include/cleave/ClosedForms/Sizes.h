@@ -148,6 +148,10 @@ struct Axis {
   /// SUMMA: rows of blocks of weights are sharded over it, beside samples.
   bool rows = false;
 
+  /// Where rows go to experts over several axes, the one over which tokens go
+  /// first, once to each of its ranks.
+  bool relays = false;
+
   bool isSumma() const { return recipe == "summa2d" || recipe == "summa25d"; }
   /// Attention has whole sequences of some heads on each rank.
   bool tradesHeads() const { return recipe == "ulysses"; }

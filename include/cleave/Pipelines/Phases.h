@@ -128,6 +128,11 @@ struct PhaseOptions {
   /// What follows where that is too few: "abort" ends the step, "grow" compiles
   /// it again with more; "auto": "grow" where the step is of Python.
   std::string expertOverflow = "auto";
+  /// How tokens go to experts over several axes: "flat", a row for each choice
+  /// over all of them; "hierarchical", a row for each node that has a chosen
+  /// expert, and a row for each choice inside nodes; "auto", hierarchical where
+  /// the first of these axes is called "node" (--spmd-exchange-rows).
+  std::string expertDispatch = "auto";
   /// Where stages of the axis "pp" begin, from the second on: the beginnings of
   /// names of parameters, with commas between. Of even cost where empty.
   std::string stages;

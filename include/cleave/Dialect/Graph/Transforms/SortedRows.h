@@ -8,7 +8,8 @@
 /// \file
 /// Ops on rows of groups (`graph.grouped_linear` and its gradient) become ops
 /// on rows that are sorted by group. The sorted rows may be sent
-/// to other ranks before the ops, and back after them.
+/// to other ranks before the ops, and back after them. Tokens that have several
+/// rows may be sent before, once to each node that holds groups of theirs.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -16,6 +17,9 @@
 #define CLEAVE_DIALECT_GRAPH_TRANSFORMS_SORTEDROWS_H
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+
+#include <string>
+#include <variant>
 
 namespace cleave::graph {
 
@@ -74,6 +78,12 @@ public:
   /// Replaces the op by the gradient `[e', ...]` of what is held.
   virtual void replaceGradient(GroupedLinearWeightGradOp op,
                                mlir::Value held) = 0;
+  /// The first group that is held, `[1]`.
+  virtual mlir::Value origin(mlir::OpBuilder &builder, mlir::Location loc) = 0;
+  /// Is told that `built` has rows up to its dimension `to`, and then the
+  /// dimensions of `like` from `from` on.
+  virtual void annotateLike(mlir::Value built, mlir::Value like, int64_t from,
+                            int64_t to) = 0;
 };
 
 /// Sorts the rows that ops of the same groups read, with the ops on single rows
@@ -81,6 +91,27 @@ public:
 /// `travel`, all of these ops are computed where groups are held. Ops that made
 /// rows which are now read elsewhere stay.
 void sortRows(const GroupedOps &grouped, RowTravel *travel = nullptr);
+
+/// Groups `[i..., c]` are the c choices of a token, which is the unit that is
+/// sent.
+struct Choices {
+  /// On this rank, and of one.
+  int64_t tokens, perToken;
+  static Choices of(const RowGroups &groups);
+};
+
+/// Moves ops of the same groups, with those on the rows of single tokens around
+/// them, to `nodes` nodes, which hold as many groups each: a token is sent once
+/// to each node that holds a group of its choices, and what these add to the
+/// token is added on the node, sent back once, and added over nodes. `travel` is
+/// between nodes, and its rows are the pairs of a token and a node. What remains
+/// are ops of the same kind, on the tokens that a rank of a node received and on
+/// the groups of its node; other choices have no group there. Returns those, or
+/// why nothing was moved. Values of all choices are only sent if `always`.
+std::variant<RowGroups, std::string> relayTokens(const GroupedOps &grouped,
+                                                 int64_t nodes,
+                                                 RowTravel &travel,
+                                                 bool always);
 
 } // namespace cleave::graph
 

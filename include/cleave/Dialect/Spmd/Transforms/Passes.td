@@ -557,12 +557,21 @@ def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
     rounded to 16 bits before it is sent, as eager autocast rounds it, unless it is
     a partial sum. A remark says where weights are gathered nevertheless. Runs on
     a partitioned program that has been verified.
+
+    With `dispatch=hierarchical`, tokens that choose several groups over several
+    axes are sent over the first one, `node`, once to each node that holds a group
+    that they choose; there they are tokens of the node's groups, which are
+    sharded over the other axes. What the groups of a node return is added there,
+    and sent back once. `auto` does so wherever it can, a remark says where it
+    cannot, and with `hierarchical` it is an error if no such axes are there.
   }];
   let dependentDialects = ["::cleave::graph::GraphDialect",
                            "::cleave::spmd::SpmdDialect"];
   let options = [
     ListOption<"axes", "axes", "std::string",
                "The axes of the mesh that groups are sharded over">,
+    Option<"dispatch", "dispatch", "std::string", "\"flat\"",
+           "How rows go over several axes: auto, flat or hierarchical">,
     Option<"buffer", "buffer", "double", "0",
            "The rows a rank has room for, in even shares; 0: all rows">,
     Option<"rounds", "rounds", "bool", "false",

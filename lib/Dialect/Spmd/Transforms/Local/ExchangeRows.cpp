@@ -17,6 +17,10 @@
 /// Both collectives go, and rows travel (SortedRows.h) between what is before
 /// the first op on rows of groups and after the last one.
 ///
+/// Where groups are over nodes and over the ranks of a node, tokens that have
+/// several rows go to nodes first, once to each (RelayTokens.cpp), and rows
+/// from there to the ranks of their groups.
+///
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
@@ -152,19 +156,25 @@ static void markOfDevice(Operation *op) {
 //===----------------------------------------------------------------------===//
 
 namespace {
+/// Rows between ranks: those that a rank may send, that it may receive, and that
+/// it receives if groups are chosen evenly.
+struct RowCounts {
+  int64_t sent, most, even;
+};
+
 /// The ranks that hold groups along some axes, and the rows of one value of
 /// groups between them.
 class GroupTravel final : public graph::RowTravel {
 public:
+  /// The dimension of rows is sharded over `rowAxes`.
   GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, AxisList axes,
-              const graph::RowGroups &groups, double buffer, bool rounds,
-              StringRef name)
+              AxisList rowAxes, const graph::RowGroups &groups,
+              RowCounts counts, double buffer, bool rounds, StringRef name)
       : mesh(mesh), meshName(meshName), axes(std::move(axes)),
-        rows(groups.rows()), rounds(rounds) {
-    int64_t all = mesh.size(this->axes) * rows;
-    // Of all rows, those of the groups that ranks along the axes hold.
-    share = llvm::divideCeil(rows * groups.size, groups.globalSize);
-    received = all;
+        rowAxes(std::move(rowAxes)), groups(groups.globalSize),
+        rows(counts.sent), share(counts.even), received(counts.most),
+        rounds(rounds) {
+    int64_t all = counts.most;
     if (buffer > 0)
       received = std::min<int64_t>(
           all, std::max<int64_t>(1, std::ceil(buffer * share)));
@@ -226,6 +236,40 @@ public:
     last->getResult(0).replaceAllUsesWith(held);
     for (const Reduction::Step &step : llvm::reverse(reduction.steps))
       step.op->erase();
+  }
+
+  Value origin(OpBuilder &builder, Location loc) override {
+    Sharding held = Sharding::replicated(1);
+    held.dims[0] = axes;
+    auto index = RankedTensorType::get(1, builder.getI64Type());
+    auto offset = ShardOffsetOp::create(
+        builder, loc, index, ShardingAttr::get(meshName, held),
+        RankedTensorType::get(groups, builder.getI64Type()));
+    annotate(offset, ShardingAttr::get(meshName, Sharding::replicated(1)),
+             index);
+    return offset;
+  }
+
+  void annotateLike(Value built, Value like, int64_t from,
+                    int64_t to) override {
+    std::optional<Sharding> known = writtenSharding(like);
+    Operation *op = built.getDefiningOp();
+    auto type = tensorTypeOf(built);
+    if (!known || op->getNumResults() != 1)
+      return;
+    Sharding sharding = *known;
+    if (type.getShape() != tensorTypeOf(like).getShape()) {
+      sharding = Sharding::replicated(type.getRank());
+      sharding.dims[to - 1] = rowAxes;
+      llvm::copy(ArrayRef(known->dims).drop_front(from),
+                 sharding.dims.begin() + to);
+      sharding.partial = known->partial;
+    }
+    SmallVector<int64_t> shape(type.getShape());
+    for (auto [size, over] : llvm::zip_equal(shape, sharding.dims))
+      size *= mesh.size(over);
+    annotate(op, ShardingAttr::get(meshName, sharding), type.clone(shape));
+    markOfDevice(op);
   }
 
 private:
@@ -301,8 +345,8 @@ private:
 
   const Mesh &mesh;
   FlatSymbolRefAttr meshName;
-  AxisList axes;
-  int64_t rows, share = 0, received = 0;
+  AxisList axes, rowAxes;
+  int64_t groups, rows, share, received;
   /// Whether sums of matmuls of 16-bit values are sent in 16 bits.
   bool rounds;
   /// Fewer rows than may be sent.
@@ -423,6 +467,16 @@ static void annotateRows(Operation *op, const Mesh &mesh,
   markOfDevice(op);
 }
 
+/// The axis of ranks that share slower links than those of other axes.
+static constexpr StringLiteral kNodeAxis = "node";
+
+static std::string namesOf(ArrayRef<AxisRef> axes) {
+  std::string text;
+  for (const AxisRef &axis : axes)
+    text += (text.empty() ? "\"" : ", \"") + axis.name.str() + "\"";
+  return text;
+}
+
 /// The name of the parameter that a weight is made of.
 static std::string nameOf(Value weight) {
   while (Operation *op = weight.getDefiningOp()) {
@@ -449,9 +503,10 @@ struct ExchangeRowsPass
       return;
     Mesh mesh = meshOp.getMesh();
     for (func::FuncOp function : getOperation().getOps<func::FuncOp>())
-      if (!function.isExternal())
-        exchange(function, mesh,
-                 FlatSymbolRefAttr::get(meshOp.getSymNameAttr()));
+      if (!function.isExternal() &&
+          failed(exchange(function, mesh,
+                          FlatSymbolRefAttr::get(meshOp.getSymNameAttr()))))
+        return signalPassFailure();
   }
 
 private:
@@ -473,52 +528,151 @@ private:
     return found;
   }
 
-  void exchange(func::FuncOp function, const Mesh &mesh,
-                FlatSymbolRefAttr meshName) {
+  /// Ops on rows of the same groups, which are on several ranks.
+  struct Mixture {
+    graph::GroupedOps grouped;
+    GroupedLinearOp linear;
+    /// Axes along which ranks have other rows and other groups.
+    AxisList sent;
+    /// Those of all dimensions of rows.
+    AxisList rows;
+    /// Why rows do not travel.
+    std::optional<std::string> why;
+  };
+
+  std::optional<Mixture> mixtureOf(const graph::GroupedOps &grouped,
+                                   const Mesh &mesh) const {
+    auto first = llvm::find_if(grouped.ops, llvm::IsaPred<GroupedLinearOp>);
+    AxisList along;
+    if (first != grouped.ops.end())
+      along = gatheredOver(*first, mesh);
+    if (along.empty())
+      return std::nullopt;
+    Mixture mixture{grouped, cast<GroupedLinearOp>(*first), {}, {}, {}};
+    std::optional<Sharding> groups = writtenSharding(grouped.groups.root);
+    // Ranks that have the same rows do not send them to each other.
+    for (const AxisRef &axis : along) {
+      if (!groups || !groups->splits(mesh, axis))
+        break;
+      mixture.sent.push_back(axis);
+    }
+    mixture.why = "rows are not sharded over it";
+    if (!mixture.sent.empty())
+      mixture.why = whyGathered(grouped, mesh, mixture.sent);
+    if (!mixture.why)
+      for (const AxisList &dim : groups->dims)
+        llvm::append_range(mixture.rows, dim);
+    return mixture;
+  }
+
+  /// Removes what nothing reads, and annotates what was built.
+  static void finish(Block &block, const Mesh &mesh, FlatSymbolRefAttr meshName,
+                     const AxisList &rows) {
+    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+      if (isOpTriviallyDead(&op))
+        op.erase();
+    for (Operation &op : block.without_terminator())
+      if (op.getNumResults() && !op.hasAttr(kShardingsAttr))
+        annotateRows(&op, mesh, meshName, rows);
+  }
+
+  LogicalResult exchange(func::FuncOp function, const Mesh &mesh,
+                         FlatSymbolRefAttr meshName) {
     Block &block = function.front();
     if (llvm::all_of(block, [&](Operation &op) {
           return gatheredOver(&op, mesh).empty();
         }))
-      return;
+      return success();
     readFirstRowsAndGroups(block);
+    // Of the groups of a node, the rows that a rank is expected to receive.
+    DenseMap<Value, int64_t> relayed;
+    if (dispatch != "flat")
+      for (const graph::GroupedOps &grouped : graph::findGroupedOps(block))
+        if (failed(relay(grouped, mesh, meshName, relayed)))
+          return failure();
     for (const graph::GroupedOps &grouped : graph::findGroupedOps(block)) {
-      auto first = llvm::find_if(grouped.ops, llvm::IsaPred<GroupedLinearOp>);
-      AxisList along;
-      if (first != grouped.ops.end())
-        along = gatheredOver(*first, mesh);
-      if (along.empty())
+      std::optional<Mixture> mixture = mixtureOf(grouped, mesh);
+      if (!mixture)
         continue;
-      Operation *linear = *first;
-      std::optional<Sharding> groups = writtenSharding(grouped.groups.root);
-      // Ranks that have the same rows do not send them to each other.
-      AxisList sent;
-      for (const AxisRef &axis : along) {
-        if (!groups || !groups->splits(mesh, axis))
-          break;
-        sent.push_back(axis);
-      }
-      std::optional<std::string> why = "rows are not sharded over it";
-      if (!sent.empty())
-        why = whyGathered(grouped, mesh, sent);
-      if (why) {
-        linear->emitRemark("weights of all groups are gathered over \"")
-            << along.front().name << "\", since " << *why;
+      if (mixture->why) {
+        mixture->linear->emitRemark("weights of all groups are gathered over \"")
+            << gatheredOver(mixture->linear, mesh).front().name << "\", since "
+            << *mixture->why;
         continue;
       }
-      AxisList rows;
-      for (const AxisList &dim : groups->dims)
-        llvm::append_range(rows, dim);
-      GroupTravel travel(mesh, meshName, sent, grouped.groups, buffer,
-                         rounds && !graph::usesFloat8(function),
-                         nameOf(linear->getOperand(1)));
+      int64_t rows = grouped.groups.rows(), even;
+      // Of all rows, those of the groups that ranks along the axes hold.
+      if (auto it = relayed.find(grouped.groups.root); it != relayed.end())
+        even = it->second;
+      else
+        even = llvm::divideCeil(rows * grouped.groups.size,
+                                grouped.groups.globalSize);
+      GroupTravel travel(mesh, meshName, mixture->sent, mixture->rows,
+                         grouped.groups,
+                         {rows, mesh.size(mixture->sent) * rows, even}, buffer,
+                         roundsIn(mixture->linear),
+                         nameOf(mixture->linear.getWeight()));
       graph::sortRows(grouped, &travel);
-      for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
-        if (isOpTriviallyDead(&op))
-          op.erase();
-      for (Operation &op : block.without_terminator())
-        if (op.getNumResults() && !op.hasAttr(kShardingsAttr))
-          annotateRows(&op, mesh, meshName, rows);
+      finish(block, mesh, meshName, mixture->rows);
     }
+    return success();
+  }
+
+  bool roundsIn(Operation *op) const {
+    return rounds && !graph::usesFloat8(op->getParentOfType<func::FuncOp>());
+  }
+
+  /// Sends tokens to nodes first, if groups are over nodes and further ranks.
+  LogicalResult relay(const graph::GroupedOps &grouped, const Mesh &mesh,
+                      FlatSymbolRefAttr meshName,
+                      DenseMap<Value, int64_t> &relayed) const {
+    bool always = dispatch == "hierarchical";
+    std::optional<Mixture> mixture = mixtureOf(grouped, mesh);
+    if (!mixture || mixture->why)
+      return success();
+    const graph::RowGroups &groups = grouped.groups;
+    const AxisList &sent = mixture->sent;
+    if (sent.size() < 2 || sent.front() != AxisRef{kNodeAxis} ||
+        groups.origin || groups.size != groups.globalSize) {
+      if (!always)
+        return success();
+      return mixture->linear->emitError(
+                 "--expert-dispatch=hierarchical needs experts and tokens "
+                 "sharded over an axis \"")
+             << kNodeAxis << "\" and further ones inside it, not over "
+             << namesOf(sent);
+    }
+    int64_t nodes = mesh.size(sent.front());
+    graph::Choices choices = graph::Choices::of(groups);
+    int64_t pairs = choices.tokens * nodes;
+    GroupTravel travel(
+        mesh, meshName, {sent.front()}, mixture->rows, groups,
+        {pairs, pairs, expectedPairs(choices, groups.size, nodes)}, buffer,
+        /*rounds=*/false, nameOf(mixture->linear.getWeight()));
+    Block &block = *mixture->linear->getBlock();
+    Location loc = mixture->linear.getLoc();
+    auto done = graph::relayTokens(grouped, nodes, travel, always);
+    if (const auto *why = std::get_if<std::string>(&done)) {
+      emitRemark(loc, "a row for each choice is sent over \"")
+          << kNodeAxis << "\", since " << *why;
+      return success();
+    }
+    relayed[std::get<graph::RowGroups>(done).root] = groups.rows();
+    finish(block, mesh, meshName, mixture->rows);
+    return success();
+  }
+
+  /// Of tokens that choose their groups evenly, each one once, the pairs of a
+  /// token and a node that holds a group of it.
+  static int64_t expectedPairs(const graph::Choices &choices, int64_t groups,
+                               int64_t nodes) {
+    int64_t others = groups - groups / nodes;
+    double none = 1;
+    for (int64_t choice = 0; choice < choices.perToken; ++choice)
+      none *= std::max<double>(0, others - choice) /
+              std::max<double>(1, groups - choice);
+    return std::max<int64_t>(
+        1, std::llround(choices.tokens * nodes * (1 - none)));
   }
 
   /// Why rows cannot travel along `axes`, or nothing.
