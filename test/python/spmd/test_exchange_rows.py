@@ -15,6 +15,8 @@ from recipe_runs import OPTIMIZERS, agree, agree_for_steps
 from cleave.testing.tools import interpret, run_tool, tool
 from proofs import ALL
 
+FLAT, BY_NODE = "--expert-dispatch=flat", "--expert-dispatch=hierarchical"
+
 #: Mesh, plan and further flags.
 LAYOUTS = [
     ("ep=2", "expert", ()),
@@ -31,13 +33,24 @@ LAYOUTS = [
     ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=1f1b", "--stages=gate1")),
     ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=zb-h1", "--stages=gate1")),
     # Experts over two axes: one all-to-all over both, or over the one along which tokens differ.
-    ("node=2,ep=2", "expert(node),expert(ep)", ()),
-    ("ep=2,node=2", "expert(node),expert(ep)", ("--micro-batches=2",)),
+    ("node=2,ep=2", "expert(node),expert(ep)", (FLAT,)),
+    ("ep=2,node=2", "expert(node),expert(ep)", ("--micro-batches=2", FLAT)),
     ("ep=2,node=2", "expert(ep),expert(node)", ()),
     ("dp=2,tp=2", "megatron,expert(tp),expert(dp)", ()),
     ("dp=2,tp=2", "megatron-sp,expert(tp),expert(dp)", ()),
     ("tp=2,dp=2", "megatron-sp,expert(tp),expert(dp)", ("--micro-batches=2",)),
-    ("node=2,ep=2", "expert(node),expert(ep)", ("--recompute=full",)),
+    ("node=2,ep=2", "expert(node),expert(ep)", ("--recompute=full", FLAT)),
+    # Tokens go to nodes first, and rows from there.
+    ("node=2,ep=2", "expert(node),expert(ep)", (BY_NODE,)),
+    ("node=2,ep=2", "expert(node),expert(ep)", ()),
+    ("ep=2,node=2", "expert(node),expert(ep)", ("--micro-batches=2", BY_NODE)),
+    ("node=2,dp=2,ep=2", "expert(node),expert(ep)", (BY_NODE,)),
+    ("node=2,ep=2,tp=2", "megatron,expert(node),expert(ep)", ()),
+    ("node=2,ep=2,tp=2", "expert(node),expert(ep),megatron-sp", ("--micro-batches=2", BY_NODE)),
+    ("node=2,ep=2", "expert(node),expert(ep)", ("--recompute=full", BY_NODE)),
+    ("dp=2,node=2,ep=2", "expert(node),expert(ep),zero3", ()),
+    ("pp=2,node=2,ep=2", "expert(node),expert(ep)",
+     ("--micro-batches=2", "--schedule=1f1b", "--stages=gate1", BY_NODE)),
 ]
 
 
@@ -51,6 +64,9 @@ def test_rows_that_travel_equal_one_device(tmp_path, number):
     phases = {phase: emitted(path, phase, *own, *layout) for phase in ("local", "scheduled")}
     train = phases["local"].split("func.func @train")[1]
     assert "spmd.all_to_all_rows" in train and "grouped_linear" not in train
+    if BY_NODE in flags:
+        found = re.findall(r"all_to_all_rows .* over @mesh {(.*?)}", train)
+        assert set(found) == {'"node"', '"ep"'} and found.count('"node"') > found.count('"ep"')
     assert not re.search(r"spmd.all_gather %\S+ by <@mesh, \[{\"[de]p\"}, {}, {}\]>.*f64> -> tensor<4x", train)
     names = ["any", "one", "some", "samples"]
     for routing in ROUTINGS if ALL else [names[number % 4], "one"]:

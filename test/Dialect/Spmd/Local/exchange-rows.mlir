@@ -1,6 +1,6 @@
 // RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --emit=local | FileCheck %s
 // RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --expert-buffer=1.5 --emit=local | FileCheck %s --check-prefix=BOUND
-// RUN: cleave-compile %s --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=BOTH
+// RUN: cleave-compile %s --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --optimizer=sgd --momentum=0 --expert-dispatch=flat --emit=local | FileCheck %s --check-prefix=BOTH
 // RUN: cleave-compile %s --mesh=dp=2,tp=2 "--plan=megatron,expert(tp),expert(dp)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=FOLDED
 // RUN: cleave-compile %s --mesh=ep=2 --plan=expert --optimizer=sgd --momentum=0 --precision=bf16 --emit=local | FileCheck %s --check-prefix=NARROW
 // RUN: cleave-opt %s --spmd-apply-recipes="mesh=ep=2 recipes=expert" --graph-differentiate --spmd-seed-shardings --spmd-propagate --spmd-partition --spmd-exchange-rows=axes=ep 2>&1 | FileCheck %s --check-prefix=WHOLE
