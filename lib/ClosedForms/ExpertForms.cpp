@@ -32,10 +32,8 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
   llvm::StringRef term = "tokens and their sums, for each node of theirs";
   builder.send(CollectiveKind::AllToAllRows, nodes, forward * rows,
                options.activationBytes, term);
-  // Sums of outputs and of gradients.
-  builder.send(CollectiveKind::AllToAllRows, nodes, 2 * rows, options.sumBytes,
-               term);
-  builder.send(CollectiveKind::AllToAllRows, nodes, rows, options.streamBytes,
+  // Sums of outputs, their gradients and sums of gradients.
+  builder.send(CollectiveKind::AllToAllRows, nodes, 3 * rows, options.sumBytes,
                term);
   builder.send(CollectiveKind::AllToAllRows, nodes, (forward + 1) * choices,
                options.sumBytes, "weights of choices, and gradients");
