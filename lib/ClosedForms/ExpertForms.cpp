@@ -40,7 +40,7 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
   builder.send(CollectiveKind::AllToAllRows, nodes, forward * choices, 8,
                "choices");
   builder.send(CollectiveKind::AllGather, nodes,
-               number * number * options.microBatches, 8,
+               forward * number * number * options.microBatches, 8,
                "rows of each rank and node");
 }
 
@@ -101,7 +101,9 @@ void closedforms::addExperts(FormBuilder &builder) {
       }
       exchange(CollectiveKind::AllToAllRows, inner);
       builder.send(CollectiveKind::AllGather, inner,
-                   experts * ranks * options.microBatches, 8,
+                   (1 + options.fullShare) * experts * ranks *
+                       options.microBatches,
+                   8,
                    "rows of each rank and expert");
       continue;
     }

@@ -206,6 +206,12 @@ class Communication(OptionGroup):
             layer, the rank, the rows and the factor that has room. grow: the step of
             `cleave.compile` is compiled with twice the room, or more, and made again. auto:
             grow where the step is of `cleave.compile`, else abort.
+        expert_dispatch: How tokens go to experts that drop no token, where these are sharded
+            over several axes. flat: a row for each choice, over all axes at once. hierarchical:
+            over the axis `node` a row for each node that has a chosen expert of the token, then
+            over the others a row for each choice; outputs are added on the node, and a row for
+            each token and node returns. auto: hierarchical where the first of the axes is
+            called `node`, another one follows, and a token chooses several experts.
     """
 
     _: dataclasses.KW_ONLY
@@ -214,6 +220,7 @@ class Communication(OptionGroup):
     collective_chunk_bytes: int | str | None = None
     expert_buffer: float | str | None = None
     expert_overflow: Literal["auto", "abort", "grow"] | None = None
+    expert_dispatch: Literal["auto", "flat", "hierarchical"] | None = None
 
 
 @check_names

@@ -40,6 +40,8 @@ LAYOUTS = [
     ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=zb-h1", "--stages=gate1")),
     ("pp=2,ep=2", "expert", ("--micro-batches=4", "--schedule=1f1b", "--stages=gate1",
                              "--post-validation=on")),
+    ("node=2,ep=2", "expert(node),expert(ep)", ()),
+    ("node=2,ep=2", "expert(node),expert(ep)", ("--micro-batches=2", "--expert-dispatch=hierarchical")),
 ]
 #: The line, the parameter and the numbers.
 MESSAGE = re.compile(r"m(?:\.f32)?\.mlir:\d+: gate([01]): rank (\d+) receives (\d+) rows, and has room for (\d+) "
@@ -239,14 +241,14 @@ def untimed(monkeypatch):
     monkeypatch.setenv("CLEAVE_TUNING", "off")
 
 
-def compiled(ranks=4, launch="threads", **communication):
-    """Experts of which each token chooses one, on some ranks, and their step."""
+def compiled(ranks=4, launch="threads", choices=1, mesh=None, plan="expert", **communication):
+    """Experts of which each token chooses some, on some ranks, and their step."""
     torch.manual_seed(3)
-    model = cleave.models.mixtral(hidden=16, heads=2, layers=2, seq=8, vocab=32, ffn=16, experts=4, choices=1,
+    model = cleave.models.mixtral(hidden=16, heads=2, layers=2, seq=8, vocab=32, ffn=16, experts=4, choices=choices,
                                   dropout=0.1)
     ids = torch.zeros(8, 8, dtype=torch.int64)
-    return cleave.compile(model, (ids, ids), mesh={"ep": ranks}, plan="expert", micro_batches=2, check="off", seed=7,
-                          launch=launch, communication=cleave.Communication(**communication))
+    return cleave.compile(model, (ids, ids), mesh=mesh or {"ep": ranks}, plan=plan, micro_batches=2, check="off",
+                          seed=7, launch=launch, communication=cleave.Communication(**communication))
 
 
 def batch(number, same=False):
@@ -282,6 +284,19 @@ def test_a_step_grows(caplog, untimed):
             assert not said
         assert bits(grows) == bits(worst), number
     assert float(grows.evaluate(batch(9), batch(9))) == float(worst.evaluate(batch(9), batch(9)))
+
+
+def test_a_step_over_nodes_grows(caplog, untimed):
+    """Until each node has room for the tokens, and each rank for the choices."""
+    layout = dict(choices=2, mesh={"node": 2, "ep": 2}, plan="expert(node),expert(ep)")
+    grows, worst = (compiled(**layout, expert_buffer=buffer) for buffer in (1, "worst"))
+    caplog.set_level(logging.WARNING, "cleave")
+    for number in range(3):
+        ids = batch(number, same=number == 1)
+        assert float(grows(ids, ids)) == float(worst(ids, ids)), number
+        assert bits(grows) == bits(worst), number
+    said = [record.getMessage() for record in caplog.records]
+    assert said and all("and the step is made again" in text for text in said), said
 
 
 def test_evaluation_grows(untimed):

@@ -62,14 +62,19 @@ def test_three_steps_equal_one_device(tmp_path, sized, mesh, plan, routing):
     check_native(path, own, layout, inputs, Expected(step, inputs, interpret(step, inputs, entry="train")[0]))
 
 
-def test_one_token_is_sent_at_once(tmp_path, sized):
-    """Of each rank: there is nothing to be sent less often. A remark says so."""
+@pytest.mark.parametrize("mesh, plan, axes", [("node=2,ep=2", PLAN, '"node", "ep"'), ("ep=4", "expert", '"ep"')])
+def test_one_token_is_sent_at_once(tmp_path, sized, mesh, plan, axes):
+    """Of each rank, where none can be sent less often. Its gradient, which is one row, is that of both
+    choices where these are, not of the token of the rank there."""
     sized(2, EXPERTS, distinct, TOKENS=1, SAMPLES=4)
     path, own = written(tmp_path), OPTIMIZERS["adamw"]
     step = emitted(path, "step", *own)
-    local = emitted(path, "local", *own, "--mesh=node=2,ep=2", f"--plan={PLAN}", "--expert-buffer=worst")
-    assert 'over @mesh {"node", "ep"}' in local
-    agree_for_steps(step, local, drawn(step, "here"))
+    layout = [f"--mesh={mesh}", f"--plan={plan}", "--expert-buffer=worst"]
+    local = emitted(path, "local", *own, *layout)
+    assert f"over @mesh {{{axes}}}" in local
+    inputs = drawn(step, "here")
+    agree_for_steps(step, local, inputs)
+    check_native(path, own, layout, inputs, Expected(step, inputs, interpret(step, inputs, entry="train")[0]))
 
 
 def pairs_of(ids, ranks, nodes, experts):

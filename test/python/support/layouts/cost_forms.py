@@ -28,10 +28,12 @@ MODELS = {
     "mixtral-8x7b": "--preset mixtral-8x7b --capacity 1.25 --seq 2048",
     "qwen3-30b": "--preset qwen3-30b-a3b --capacity 1.25 --seq 2048",
     "mixtral-8x7b-dropless": "--preset mixtral-8x7b --seq 2048",
+    "qwen3-30b-dropless": "--preset qwen3-30b-a3b --seq 2048",
 }
 
 #: Those whose blocks have mixtures.
-MIXTURES = ("switch-7b", "mixtral-8x7b", "qwen3-30b", "mixtral-8x7b-dropless")
+DROPLESS = ("mixtral-8x7b-dropless", "qwen3-30b-dropless")
+MIXTURES = ("switch-7b", "mixtral-8x7b", "qwen3-30b", *DROPLESS)
 
 #: Mesh and plan of each layout.
 LAYOUTS = [
@@ -70,6 +72,14 @@ EXPERTS = [
     ("ep=4,cp=2", "expert,ring"), ("ep=4,cp=2", "expert,context"),
     ("ep=2,cp=4", "expert,ulysses"), ("cp=4", "ring,expert(cp)"), ("pp=2,ep=4", "expert"),
     ("dp=8", "zero1"), ("dp=4,tp=4", "megatron,zero1"),
+]
+
+#: Of mixtures whose tokens choose several experts that drop none.
+NODES = [
+    ("node=2,ep=4", "expert(node),expert(ep)"), ("node=4,ep=2", "expert(node),expert(ep),zero1(ep)"),
+    ("node=2,dp=2,ep=2", "expert(node),expert(ep),zero1"),
+    ("node=2,ep=2,tp=4", "megatron,expert(node),expert(ep)"),
+    ("pp=2,node=2,ep=2", "expert(node),expert(ep)"),
 ]
 
 def fits(model, mesh):
@@ -137,9 +147,10 @@ KNOWN = [
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
-    ("operations", lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
-     "of a backward in two parts each computes some of a block again, where the second could keep "
-     "what the first has computed for as long as it is delayed"),
+    *((row, lambda c: any("zb-" in flag for flag in c) and "--recompute=full" in c,
+       "of a backward in two parts each computes some of a block again, where the second could keep "
+       "what the first has computed for as long as it is delayed")
+      for row in ("operations", "all_to_all_rows ep", "all_to_all_rows node")),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
        "with 8 bits gradients of places of experts are sent in f32")
       for row in ("all_to_all ep", "all_to_all dp")),
@@ -215,7 +226,7 @@ OTHERS = ("bert-340m", "t5-770m", "vit-632m", "gemma-7b", "mamba2-2.7b")
 CASES = list(dict.fromkeys([
     *cases(FIRST, ("f32", "bf16"), (1, 4)), *turns((*FIRST, *OTHERS), LAYOUTS),
     *turns(FIRST, LAYOUTS, 2), *turns(LARGE, LAYOUTS[::4]), *turns(FIRST, BLOCKS),
-    *turns(MIXTURES, EXPERTS)]))
+    *turns(MIXTURES[:4], EXPERTS), *turns(DROPLESS, NODES)]))
 
 #: Each layout once, with precisions and micro-batches in turn, of the smaller models.
 SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
@@ -225,4 +236,5 @@ SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
 SAMPLE += [("llama-1b", "row=4,col=4", "summa2d", "--precision=bf16"),
            ("bert-340m", "dp=4,tp=4", "megatron-sp,zero1", "--precision=bf16"),
            ("gpt-124m", "dp=2,cp=2,tp=4", "ring,megatron-sp,zero1", "--precision=f32"),
-           ("gpt-124m", "dp=2,cp=4", "ulysses,zero2", "--precision=f32", "--micro-batches=4")]
+           ("gpt-124m", "dp=2,cp=4", "ulysses,zero2", "--precision=f32", "--micro-batches=4"),
+           ("mixtral-8x7b-dropless", "node=2,ep=4", "expert(node),expert(ep)", "--precision=bf16")]

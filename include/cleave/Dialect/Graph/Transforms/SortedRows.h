@@ -65,6 +65,9 @@ public:
   /// The inverse of `send`.
   virtual mlir::Value sendBack(mlir::OpBuilder &builder, mlir::Location loc,
                                mlir::Value rows) = 0;
+  /// Whether ranks between which rows travel have other values of it, so that
+  /// one row that several rows repeat is not that of received ones.
+  virtual bool differs(mlir::Value value) const = 0;
   /// The weight `[e', ...]` of the groups that are held, of the op's `[e,
   /// ...]`.
   virtual mlir::Value weightOf(GroupedLinearOp op) = 0;

@@ -429,7 +429,7 @@ Value Sorter::sortedBroadcast(Value value, ArrayRef<int64_t> shape, Side side) {
     result = reshape(sorted(value, side), flat);
   } else {
     result = reshape(value, flat);
-    if (kept > 1) {
+    if (kept > 1 || (side == Held && travel->differs(value))) {
       result = gather(result, repeatedRows(index, shape.take_front(rank)));
       if (side == Held)
         result = travel->send(builder, loc, result);

@@ -202,6 +202,13 @@ public:
                      exchange.sendOffsets);
   }
 
+  bool differs(Value value) const override {
+    std::optional<Sharding> sharding = writtenSharding(value);
+    return !sharding || llvm::any_of(axes, [&](const AxisRef &axis) {
+      return sharding->splits(mesh, axis);
+    });
+  }
+
   Value weightOf(GroupedLinearOp op) override { return heldOf(op.getWeight()); }
 
   std::pair<Value, Value> round(OpBuilder &builder, Value value) override {
