@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from expert_rows import EXPERTS, drawn, emitted, written
 from native_layouts import Expected, check_native, compile_native
-from recipe_runs import OPTIMIZERS, agree_for_steps
+from recipe_runs import OPTIMIZERS, agree, agree_for_steps
 from step_runs import train_on
 
 from cleave.testing.tools import ToolError, interpret, run_tool, tool
@@ -75,6 +75,56 @@ def test_one_token_is_sent_at_once(tmp_path, sized, mesh, plan, axes):
     inputs = drawn(step, "here")
     agree_for_steps(step, local, inputs)
     check_native(path, own, layout, inputs, Expected(step, inputs, interpret(step, inputs, entry="train")[0]))
+
+
+#: A router, experts with biases on all of their layers, and weights of choices that have gradients.
+#: What biases add for a choice counts on the node of its expert alone.
+ROUTED = """
+func.func @loss(
+    %x: tensor<8x4x8xf64> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},
+    %up: tensor<8x8x6xf64> {graph.name = "up", graph.role = "parameter"},
+    %bias: tensor<8x6xf64> {graph.name = "bias", graph.role = "parameter"},
+    %down: tensor<8x6x8xf64> {graph.name = "down", graph.role = "parameter"},
+    %last: tensor<8x8xf64> {graph.name = "last", graph.role = "parameter"},
+    %router: tensor<8x8xf64> {graph.name = "router", graph.role = "parameter"}) -> (tensor<f64> {graph.name = "loss"}) {
+  %logits = graph.linear %x, %router : (tensor<8x4x8xf64>, tensor<8x8xf64>) -> tensor<8x4x8xf64>
+  %v, %i = graph.top_k %logits {k = 3 : i64} : (tensor<8x4x8xf64>) -> (tensor<8x4x3xf64>, tensor<8x4x3xi64>)
+  %p = graph.sigmoid %v : (tensor<8x4x3xf64>) -> tensor<8x4x3xf64>
+  %t = graph.reshape %x : (tensor<8x4x8xf64>) -> tensor<8x4x1x8xf64>
+  %rows = graph.broadcast %t : (tensor<8x4x1x8xf64>) -> tensor<8x4x3x8xf64>
+  %0 = graph.grouped_linear %rows, %up, %i : (tensor<8x4x3x8xf64>, tensor<8x8x6xf64>, tensor<8x4x3xi64>) -> tensor<8x4x3x6xf64>
+  %b = graph.gather %bias, %i {dim = 0 : i64} : (tensor<8x6xf64>, tensor<8x4x3xi64>) -> tensor<8x4x3x6xf64>
+  %1 = graph.add %0, %b : (tensor<8x4x3x6xf64>, tensor<8x4x3x6xf64>) -> tensor<8x4x3x6xf64>
+  %2 = graph.sigmoid %1 : (tensor<8x4x3x6xf64>) -> tensor<8x4x3x6xf64>
+  %3 = graph.grouped_linear %2, %down, %i : (tensor<8x4x3x6xf64>, tensor<8x6x8xf64>, tensor<8x4x3xi64>) -> tensor<8x4x3x8xf64>
+  %c = graph.gather %last, %i {dim = 0 : i64} : (tensor<8x8xf64>, tensor<8x4x3xi64>) -> tensor<8x4x3x8xf64>
+  %4 = graph.add %3, %c : (tensor<8x4x3x8xf64>, tensor<8x4x3x8xf64>) -> tensor<8x4x3x8xf64>
+  %w = graph.reshape %p : (tensor<8x4x3xf64>) -> tensor<8x4x3x1xf64>
+  %5 = graph.mul %4, %w : (tensor<8x4x3x8xf64>, tensor<8x4x3x1xf64>) -> tensor<8x4x3x8xf64>
+  %6 = graph.reduce sum %5 {dims = array<i64: 2>} : (tensor<8x4x3x8xf64>) -> tensor<8x4x8xf64>
+  %7 = graph.add %x, %6 : (tensor<8x4x8xf64>, tensor<8x4x8xf64>) -> tensor<8x4x8xf64>
+  %8 = graph.mul %7, %7 : (tensor<8x4x8xf64>, tensor<8x4x8xf64>) -> tensor<8x4x8xf64>
+  %9 = graph.reduce sum %8 {dims = array<i64: 0, 1, 2>} : (tensor<8x4x8xf64>) -> tensor<f64>
+  return %9 : tensor<f64>
+}
+"""
+
+
+@pytest.mark.parametrize("mesh, plan, flags", [
+    *((mesh, plan, flags) for mesh, plan in MESHES for flags in ((), ("--recompute=full",))),
+    ("node=2,ep=2", PLAN, ("--micro-batches=2",)), ("node=4,ep=2", PLAN, ())])
+def test_routers_and_biases_equal_one_device(tmp_path, mesh, plan, flags):
+    path, own = tmp_path / "m.mlir", OPTIMIZERS["adamw"]
+    path.write_text(ROUTED)
+    step = emitted(path, "step", *own)
+    layout = [f"--mesh={mesh}", f"--plan={plan}", "--expert-buffer=worst", BY_NODE, *flags]
+    phases = [emitted(path, phase, *own, *layout) for phase in ("local", "scheduled")]
+    assert 'over @mesh {"node"} {graph.even_rows' in phases[0]
+    inputs = drawn(step, "any")
+    agree_for_steps(step, phases[0], inputs)
+    expected = interpret(step, inputs, entry="train")[0]
+    agree(interpret(phases[1], inputs, entry="train")[0], expected)
+    check_native(path, own, layout, inputs, Expected(step, inputs, expected))
 
 
 def pairs_of(ids, ranks, nodes, experts):

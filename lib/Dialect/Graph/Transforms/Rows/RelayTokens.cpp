@@ -51,8 +51,9 @@ namespace {
 struct Moved {
   RowOp own;
   bool ofChoices = false;
-  /// It adds up the choices of a token.
-  bool sums = false;
+  /// It adds up the choices of a token; or those of all tokens, as a bias's
+  /// gradient does, which are added up over ranks.
+  bool sums = false, sumsAll = false;
 };
 
 class Relay {
@@ -70,10 +71,15 @@ public:
 private:
   bool isWide(Value value) const;
   bool isSum(Value value) const;
+  bool sumsAll(Operation *op) const {
+    const auto *it = moved.find(op);
+    return it != moved.end() && it->second.sumsAll;
+  }
   bool isMoved(Operation *op) const {
     return op && (grouped.contains(op) || moved.contains(op));
   }
   std::optional<Moved> movable(Operation *op) const;
+  std::optional<Moved> summing(Operation *op) const;
   void visit(Value value, llvm::SetVector<Value> &values);
   std::optional<std::string> whyNot(bool always) const;
 
@@ -86,7 +92,7 @@ private:
   Value operand(Operation *op, const Moved &how, unsigned index);
   Value received(Value value);
   Value sent(Value value);
-  Value withoutOthers(Value rows, const Moved &how, unsigned index);
+  Value withoutOthers(Value rows, const Moved &how);
   bool isZeroElsewhere(Value value, int depth = 16) const;
   void putBack();
   Value summedOverNodes(Value value);
@@ -154,6 +160,20 @@ std::optional<Moved> Relay::movable(Operation *op) const {
   return Moved{*ofTokens, false, /*sums=*/true};
 }
 
+/// How `op` adds up the choices of all tokens, if it does.
+std::optional<Moved> Relay::summing(Operation *op) const {
+  auto reduce = dyn_cast<ReduceOp>(op);
+  if (!isa<ScatterAddOp>(op) &&
+      !(reduce && reduce.getKind() == ReductionKind::Sum))
+    return std::nullopt;
+  std::optional<RowOp> own = RowOp::reducing(op, 0, tokens * choices);
+  if (!own || llvm::is_contained(own->operands, RowUse::Repeated))
+    return std::nullopt;
+  Moved how{*own, /*ofChoices=*/true};
+  how.sumsAll = true;
+  return how;
+}
+
 /// Moves the ops that make and read a wide value.
 void Relay::visit(Value value, llvm::SetVector<Value> &values) {
   SmallVector<Operation *> ops(value.getUsers());
@@ -163,6 +183,8 @@ void Relay::visit(Value value, llvm::SetVector<Value> &values) {
     if (isMoved(op) || op->getBlock() != grouped[0]->getBlock())
       continue;
     std::optional<Moved> how = movable(op);
+    if (!how && op->getNumOperands() && op->getOperand(0) == value)
+      how = summing(op);
     if (!how)
       continue;
     moved.insert({op, *how});
@@ -215,7 +237,7 @@ std::optional<std::string> Relay::whyNot(bool always) const {
       continue;
     // What does not depend on groups is not put back before they are known.
     for (Value value : op->getResults())
-      if (!isSum(value) &&
+      if (!isSum(value) && !sumsAll(op) &&
           ((!always && isWide(value)) || (known && op->isBeforeInBlock(known))) &&
           !llvm::all_of(value.getUsers(),
                         [&](Operation *user) { return isMoved(user); }))
@@ -425,7 +447,7 @@ bool Relay::isZeroElsewhere(Value value, int depth) const {
 }
 
 /// Rows of a sum, of the choices of groups of the node.
-Value Relay::withoutOthers(Value rows, const Moved &how, unsigned index) {
+Value Relay::withoutOthers(Value rows, const Moved &how) {
   Formula f{builder, loc};
   if (!here) {
     Value groups = own.root;
@@ -436,8 +458,9 @@ Value Relay::withoutOthers(Value rows, const Moved &how, unsigned index) {
                          f.compare(Predicate::lt, groups, last));
   }
   SmallVector<int64_t> shape(shapeOf(rows).size(), 1);
-  shape[how.own.rank - 1] = room;
-  shape[how.own.rank] = choices;
+  shape[how.own.rank - 1] = how.ofChoices ? room * choices : room;
+  if (!how.ofChoices)
+    shape[how.own.rank] = choices;
   return f.select(f.reshape(here, shape), rows, f.scalar(rows, 0));
 }
 
@@ -500,8 +523,15 @@ void Relay::buildMoved(Operation *op, const Moved &how) {
   SmallVector<Type> types;
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
     operands.push_back(operand(op, how, i));
-  if (how.sums && !isZeroElsewhere(op->getOperand(0)))
-    operands[0] = withoutOthers(operands[0], how, 0);
+  if ((how.sums || how.sumsAll) && !isZeroElsewhere(op->getOperand(0)))
+    operands[0] = withoutOthers(operands[0], how);
+  if (how.sumsAll) {
+    Operation *built =
+        buildOnRows(op, builder, operands, op->getResultTypes());
+    travel.putBack(built->getResult(0), op->getResult(0));
+    op->getResult(0).replaceAllUsesWith(built->getResult(0));
+    return;
+  }
   int64_t number = how.ofChoices ? room * choices : room;
   for (Value result : op->getResults())
     types.push_back(tensorTypeOf(result).clone(
