@@ -80,11 +80,11 @@ def test_rows_that_travel_equal_one_device(tmp_path, number):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("mesh, plan, flags", LAYOUTS[1:2] + LAYOUTS[3:4] + LAYOUTS[6:8],
+@pytest.mark.parametrize("mesh, plan, flags", LAYOUTS[1:2] + LAYOUTS[3:4] + LAYOUTS[6:8] + LAYOUTS[20:21],
                          ids=lambda part: " ".join(part) if isinstance(part, tuple) else part)
 def test_rows_in_16_bits_equal_one_device(tmp_path, mesh, plan, flags, precision):
     """Rows that are sent in 16 bits are the same sums: without rounding, a step is that of one device, and
-    after three steps parameters and state are."""
+    after three steps parameters and state are. Sums that nodes return are not rounded."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace("f64", "f32"))
     own = [*OPTIMIZERS["adamw"], f"--precision={precision}"]
@@ -92,7 +92,7 @@ def test_rows_in_16_bits_equal_one_device(tmp_path, mesh, plan, flags, precision
         own.append("--loss-scale=1")
     step = emitted(path, "step", *own)
     local = emitted(path, "local", *own, f"--mesh={mesh}", f"--plan={plan}", "--expert-buffer=worst", *flags)
-    back = re.findall(r"spmd.all_to_all_rows .*xf32>", local)
+    back = re.findall(r"spmd.all_to_all_rows .*xf32>", re.sub(r'.*over @mesh {"node"}.*', "", local))
     assert not back or "tp" in mesh
     agree_for_steps(step, local, drawn(step, "any"))
 

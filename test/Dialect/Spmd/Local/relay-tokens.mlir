@@ -2,6 +2,7 @@
 // RUN: cleave-compile %s --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --optimizer=sgd --momentum=0 --expert-buffer=1 --emit=local | FileCheck %s --check-prefix=BOUND
 // RUN: cleave-compile %s --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --optimizer=sgd --momentum=0 --expert-buffer=worst --precision=bf16 --emit=local | FileCheck %s --check-prefix=NARROW
 // RUN: cleave-compile %s --mesh=ep=2,node=2 "--plan=expert(ep),expert(node)" --optimizer=sgd --momentum=0 --emit=local | FileCheck %s --check-prefix=INSIDE
+// RUN: sed -e 's/{k = 2/{k = 1/' -e 's/4x5x2/4x5x1/g' %s > %t.mlir && cleave-compile %t.mlir --mesh=node=2,ep=2 "--plan=expert(node),expert(ep)" --remarks --emit=local 2>&1 | FileCheck %s --check-prefix=ONE
 // RUN: not cleave-compile %s --mesh=ep=4 --plan=expert --expert-dispatch=hierarchical --emit=local 2>&1 | FileCheck %s --check-prefix=REFUSED
 // RUN: not cleave-compile %s --mesh=dp=4 --plan=zero1 --expert-dispatch=hierarchical --emit=local 2>&1 | FileCheck %s --check-prefix=NONE
 
@@ -63,6 +64,10 @@
 
 // INSIDE-LABEL: func.func @train(
 // INSIDE: spmd.all_to_all_rows %{{.*}} over @mesh {"ep", "node"}
+
+// ONE: remark: a row for each choice is sent over "node", since a token chooses one group
+// ONE-LABEL: func.func @train(
+// ONE: spmd.all_to_all_rows %{{.*}} over @mesh {"node", "ep"}
 
 // REFUSED: relay-tokens.mlir:{{[0-9:]+}}: error: --expert-dispatch=hierarchical needs experts and tokens sharded over an axis "node" and further ones inside it, not over "ep"
 // NONE: --expert-dispatch needs the recipe `expert` in --plan
