@@ -11,21 +11,21 @@ using namespace cleave;
 using namespace cleave::closedforms;
 using llvm::ArrayRef;
 
-/// Over nodes a token is sent once to each that holds one of its k experts, of E
-/// (DeepSeek-V3, arXiv 2412.19437, section 3.2.2). Of n nodes, a token that
+/// Over nodes a token is sent once to each that holds one of its k experts, of
+/// E (DeepSeek-V3, arXiv 2412.19437, section 3.2.2). Of n nodes, a token that
 /// chooses evenly has none on one with the probability C(E - E/n, k) / C(E, k);
-/// it has at most min(k, n) nodes. With it go its choices and their weights, and
-/// gradients of these return. A node returns one row, a sum of outputs: in all
-/// four rows for each pair of a token and a node, and of full recomputation one
-/// more. Inside nodes rows are those of choices, as over one axis.
+/// it has at most min(k, n) nodes. With it go its choices and their weights,
+/// and gradients of these return. A node returns one row, a sum of outputs: in
+/// all four rows for each pair of a token and a node, and of full recomputation
+/// one more. Inside nodes rows are those of choices, as over one axis.
 static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
                              const Axis &nodes, double over) {
   const StepOptions &options = builder.options;
   auto number = static_cast<double>(nodes.size);
   double experts = mixture.expertsOfRows, none = 1;
   for (int choice = 0; choice < mixture.choices; ++choice)
-    none *= std::max(0.0, experts - experts / number - choice) /
-            (experts - choice);
+    none *=
+        std::max(0.0, experts - experts / number - choice) / (experts - choice);
   double pairs = number * (1 - none), forward = 1 + options.fullShare;
   double rows = pairs * mixture.places / mixture.choices / over,
          choices = pairs * mixture.weights / over;
@@ -103,8 +103,7 @@ void closedforms::addExperts(FormBuilder &builder) {
       builder.send(CollectiveKind::AllGather, inner,
                    (1 + options.fullShare) * experts * ranks *
                        options.microBatches,
-                   8,
-                   "rows of each rank and expert");
+                   8, "rows of each rank and expert");
       continue;
     }
     for (const Axis &axis : builder.axesOf(Split::Samples))

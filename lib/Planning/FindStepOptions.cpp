@@ -94,8 +94,8 @@ static std::string readAxes(const PhaseOptions &phases, StepOptions &step) {
              : "";
 }
 
-/// Whether tokens are sent to nodes first, as --spmd-exchange-rows does: experts
-/// are over the axis "node", and over others inside it.
+/// Whether tokens are sent to nodes first, as --spmd-exchange-rows does:
+/// experts are over the axis "node", and over others inside it.
 static void readDispatch(const PhaseOptions &phases, StepOptions &step) {
   if (phases.expertDispatch == "flat")
     return;

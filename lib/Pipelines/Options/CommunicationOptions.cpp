@@ -85,11 +85,13 @@ void cleave::declareCommunication(OptionTable &table) {
       .choice("expert-dispatch", &PhaseOptions::expertDispatch,
               {"auto", "flat", "hierarchical"})
       .says(
-          "How tokens go to experts that drop no token, where these are sharded "
+          "How tokens go to experts that drop no token, where these are "
+          "sharded "
           "over several axes. flat: a row for each choice, over all axes at "
           "once. hierarchical: over the axis `node` a row for each node that "
           "has a chosen expert of the token, then over the others a row for "
-          "each choice; outputs are added on the node, and a row for each token "
+          "each choice; outputs are added on the node, and a row for each "
+          "token "
           "and node returns. auto: hierarchical where the first of the axes is "
           "called `node`, another one follows, and a token chooses several "
           "experts")

@@ -1,8 +1,8 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Tokens that are sent once to each node of their experts, and from there to the ranks of these.
-Steps of layouts against one device, by the interpreter in f64 and natively in f32, and what ranks
-have sent, by definition and beside one exchange over all axes."""
+Steps of layouts against one device, by the interpreter in f64 and natively in f32, and elements that
+ranks have sent, by definition and beside one collective over all axes."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_one_token_is_sent_at_once(tmp_path, sized, mesh, plan, axes):
 
 
 #: A router, experts with biases on all of their layers, and weights of choices that have gradients.
-#: What biases add for a choice counts on the node of its expert alone.
+#: Biases of a choice count on the node of its expert alone.
 ROUTED = """
 func.func @loss(
     %x: tensor<8x4x8xf64> {graph.name = "x", graph.role = "input", graph.batch_dim = 0 : i64},
@@ -135,7 +135,7 @@ def pairs_of(ids, ranks, nodes, experts):
 
 def test_ranks_send_each_token_once_to_a_node(tmp_path, sized):
     """Of 16 experts a token chooses 8: on average 4 rows would cross to the other of 2 nodes, and 1
-    does. The counts of the first rank are those of the choices, and what the plan expects at most."""
+    does. The counts of the first rank are those of the choices, and at most those of the plan."""
     choices, experts, width, layers = 8, 16, expert_rows.WIDTH, expert_rows.LAYERS
     sized(choices, experts, distinct)
     path = written(tmp_path)
@@ -169,7 +169,7 @@ def test_ranks_send_each_token_once_to_a_node(tmp_path, sized):
         for axes, row in found.items():
             assert row["count"] == planned[dispatch][axes]["count"]
     assert sent["hierarchical"]["node"]["bytes"] <= planned["hierarchical"]["node"]["bytes"]
-    # Also with what a row has beside its token.
+    # Also with the choices and weights of a token.
     assert crossing <= flat / 2
     assert sent["flat"]["node,ep"]["elements"] >= flat
 

@@ -104,13 +104,14 @@ struct Choices {
 };
 
 /// Moves ops of the same groups, with those on the rows of single tokens around
-/// them, to `nodes` nodes, which hold as many groups each: a token is sent once
-/// to each node that holds a group of its choices, and what these add to the
-/// token is added on the node, sent back once, and added over nodes. `travel` is
-/// between nodes, and its rows are the pairs of a token and a node. What remains
-/// are ops of the same kind, on the tokens that a rank of a node received and on
-/// the groups of its node; other choices have no group there. Returns those, or
-/// why nothing was moved. Values of all choices are only sent if `always`.
+/// them, to `nodes` nodes, which hold as many groups each. A token is sent once
+/// to each node that holds a group of its choices; a node sums the outputs of
+/// its groups for the token and sends back one row, and nodes are summed.
+/// `travel` is between nodes, and its rows are the pairs of a token and a node.
+/// The ops that are left are of the same kind, on the tokens that a rank of a
+/// node received and on the groups of its node; other choices have no group
+/// there. Returns those groups, or why nothing was moved. Values of all choices
+/// are only sent if `always`.
 std::variant<RowGroups, std::string> relayTokens(const GroupedOps &grouped,
                                                  int64_t nodes,
                                                  RowTravel &travel,

@@ -561,8 +561,8 @@ def ExchangeRows : Pass<"spmd-exchange-rows", "::mlir::ModuleOp"> {
     With `dispatch=hierarchical`, tokens that choose several groups over several
     axes are sent over the first one, `node`, once to each node that holds a group
     that they choose; there they are tokens of the node's groups, which are
-    sharded over the other axes. What the groups of a node return is added there,
-    and sent back once. `auto` does so wherever it can, a remark says where it
+    sharded over the other axes. A node adds up the outputs of its groups, and
+    sends them back once. `auto` does so wherever it can, a remark says where it
     cannot, and with `hierarchical` it is an error if no such axes are there.
   }];
   let dependentDialects = ["::cleave::graph::GraphDialect",

@@ -17,11 +17,12 @@
 ///
 /// x[r], w[r], i[r] = received from all nodes
 /// z[r] = sum over the c with i[r, c] on the node of w[r, c] f(x[r], i[r, c])
-/// y[t] = sum over nodes of what z returns
+/// y[t] = sum over nodes of z
 ///
-/// in forward and, alike, in backward. Ops are moved that compute each choice or
-/// each token alone (RowOps.h), between values that have more than one element
-/// for each choice. What is read elsewhere of a choice is picked from its node.
+/// in forward and, alike, in backward. Ops are moved that compute each choice
+/// or each token alone (RowOps.h), between values that have more than one
+/// element for each choice. A value of a choice that is read elsewhere is
+/// picked from its node.
 ///
 //===----------------------------------------------------------------------===//
 
@@ -111,7 +112,7 @@ private:
   RowTravel &travel;
   int64_t tokens, choices, room;
   llvm::MapVector<Operation *, Moved> moved;
-  /// The first op behind what the groups are computed by.
+  /// The first op behind those that compute the groups.
   Operation *known = nullptr;
   OpBuilder builder;
   Location loc = builder.getUnknownLoc();
@@ -122,7 +123,7 @@ private:
   /// whether a choice is of a group of the node, once it is needed.
   RowGroups own{{}, {}, 0, 0};
   Value here;
-  /// Of a value its rows on a node, and of outer values what is sent.
+  /// Of a value, of moved ops or sent, its rows on a node.
   DenseMap<Value, Value> rows;
 };
 
@@ -146,7 +147,8 @@ std::optional<Moved> Relay::movable(Operation *op) const {
   std::optional<RowOp> ofTokens = RowOp::of(op, tokens),
                        ofChoices = RowOp::of(op, tokens * choices);
   if (isPlain(ofChoices))
-    return isPlain(ofTokens) ? Moved{*ofTokens, false} : Moved{*ofChoices, true};
+    return isPlain(ofTokens) ? Moved{*ofTokens, false}
+                             : Moved{*ofChoices, true};
   if (!isPlain(ofTokens))
     return std::nullopt;
   if (op->hasTrait<OpTrait::PointwiseOp>() || isa<BroadcastOp>(op))
@@ -188,8 +190,8 @@ void Relay::visit(Value value, llvm::SetVector<Value> &values) {
     if (!how)
       continue;
     moved.insert({op, *how});
-    for (ValueRange all : {ValueRange(op->getOperands()),
-                           ValueRange(op->getResults())})
+    for (ValueRange all :
+         {ValueRange(op->getOperands()), ValueRange(op->getResults())})
       for (Value other : all)
         if (isWide(other))
           values.insert(other);
@@ -212,7 +214,7 @@ std::optional<std::string> Relay::whyNot(bool always) const {
   std::string wide = "a value of each choice is read or made outside of it";
   auto check = [&](Value value) -> std::optional<std::string> {
     if (isSum(value))
-      return "it reads what it adds up";
+      return "sums of choices are read beside choices";
     if (!always && !isMoved(value.getDefiningOp()) && isWide(value))
       return wide;
     if (!isMoved(value.getDefiningOp()) && !rowRank(shapeOf(value), tokens) &&
@@ -235,10 +237,12 @@ std::optional<std::string> Relay::whyNot(bool always) const {
           return why;
     if (isa<GroupedLinearWeightGradOp>(op))
       continue;
-    // What does not depend on groups is not put back before they are known.
+    // Values that do not depend on groups are not put back before these are
+    // known.
     for (Value value : op->getResults())
       if (!isSum(value) && !sumsAll(op) &&
-          ((!always && isWide(value)) || (known && op->isBeforeInBlock(known))) &&
+          ((!always && isWide(value)) ||
+           (known && op->isBeforeInBlock(known))) &&
           !llvm::all_of(value.getUsers(),
                         [&](Operation *user) { return isMoved(user); }))
         return wide;
@@ -326,8 +330,8 @@ Value Relay::annotated(Value built, Value like) {
   std::optional<int64_t> rank = rowRank(shape, tokens);
   int64_t from = rank ? *rank : *rowRank(shape, tokens * choices);
   travel.annotateLike(built, like, from,
-                  tensorTypeOf(built).getRank() -
-                      (static_cast<int64_t>(shape.size()) - from));
+                      tensorTypeOf(built).getRank() -
+                          (static_cast<int64_t>(shape.size()) - from));
   return built;
 }
 
@@ -344,7 +348,7 @@ Value Relay::sent(Value value) {
       reshape && rowRank(shapeOf(reshape.getInput()), tokens) &&
       !isSum(reshape.getInput()))
     return reshaped(received(reshape.getInput()), inRows(value, room), value);
-  // What was widened is sent as it was before.
+  // Values that were widened are sent as they were before.
   if (auto cast = value.getDefiningOp<CastOp>();
       cast && !isSum(cast.getInput())) {
     auto from = dyn_cast<FloatType>(
@@ -377,22 +381,21 @@ void Relay::begin() {
   Formula f{builder, loc};
   int64_t each = groups.size / nodes;
   Type index = builder.getI64Type();
-  Value chosen =
-      f.cast(f.reshape(groups.root, {tokens, choices, 1}), index);
+  Value chosen = f.cast(f.reshape(groups.root, {tokens, choices, 1}), index);
   Value node = iota({1, 1, nodes}, 2);
   Value first = f.mul(node, f.scalar(node, static_cast<double>(each)));
   Value behind = f.cast(f.compare(Predicate::ge, chosen, first), index);
   owner = f.sum(behind, {2});
   owner = f.sub(owner, f.scalar(owner, 1));
-  Value holds = f.compare(Predicate::eq,
-                          f.reshape(owner, {tokens, choices, 1}), node);
-  Value any = ReduceOp::create(builder, loc, ReductionKind::Max,
-                               f.cast(holds, index),
-                               builder.getDenseI64ArrayAttr({1}));
+  Value holds =
+      f.compare(Predicate::eq, f.reshape(owner, {tokens, choices, 1}), node);
+  Value any =
+      ReduceOp::create(builder, loc, ReductionKind::Max, f.cast(holds, index),
+                       builder.getDenseI64ArrayAttr({1}));
   Value none = f.scalar(any, static_cast<double>(nodes));
-  Value pairs = f.select(f.compare(Predicate::gt, any, f.scalar(any, 0)),
-                         f.broadcast(f.reshape(node, {1, nodes}), {tokens, nodes}),
-                         none);
+  Value pairs =
+      f.select(f.compare(Predicate::gt, any, f.scalar(any, 0)),
+               f.broadcast(f.reshape(node, {1, nodes}), {tokens, nodes}), none);
   auto sort = SortRowsOp::create(
       builder, loc, f.reshape(pairs, {tokens * nodes}), /*origin=*/Value(),
       builder.getI64IntegerAttr(nodes), builder.getI64IntegerAttr(nodes + 1));
@@ -412,7 +415,7 @@ void Relay::receiveGroups() {
   Value arrived = travel.send(builder, loc, gather(chosen, tokenOf));
   Value zero = f.scalar(arrived, 0);
   Value group = f.sub(arrived, f.scalar(arrived, 1));
-  // Any group is read, and what is computed of it dropped.
+  // Any group is read, and its rows are dropped.
   rows[groups.root] =
       f.reshape(f.cast(MaximumOp::create(builder, loc, group, zero), type),
                 inRows(groups.root, room));
@@ -451,8 +454,8 @@ Value Relay::withoutOthers(Value rows, const Moved &how) {
   Formula f{builder, loc};
   if (!here) {
     Value groups = own.root;
-    Value last = f.add(own.origin,
-                       f.scalar(own.origin, static_cast<double>(own.size)));
+    Value last =
+        f.add(own.origin, f.scalar(own.origin, static_cast<double>(own.size)));
     here = AndOp::create(builder, loc,
                          f.compare(Predicate::ge, groups, own.origin),
                          f.compare(Predicate::lt, groups, last));
@@ -469,8 +472,8 @@ Value Relay::operand(Operation *op, const Moved &how, unsigned index) {
   if (how.own.operands[index] == RowUse::Other)
     return value;
   int64_t number = how.ofChoices ? room * choices : room;
-  return reshaped(received(value),
-                  local(shapeOf(value), how.own.rank, number), value);
+  return reshaped(received(value), local(shapeOf(value), how.own.rank, number),
+                  value);
 }
 
 /// A cast of tokens that all choices read, or null: it is done before they are
@@ -480,8 +483,9 @@ Value Relay::narrowed(CastOp op) {
   auto isFloat = [](Value value) {
     return isa<FloatType>(tensorTypeOf(value).getElementType());
   };
-  if (!repeat || !isMoved(repeat) || isMoved(repeat.getInput().getDefiningOp()) ||
-      !isFloat(op) || !isFloat(repeat) ||
+  if (!repeat || !isMoved(repeat) ||
+      isMoved(repeat.getInput().getDefiningOp()) || !isFloat(op) ||
+      !isFloat(repeat) ||
       tensorTypeOf(op.getOutput()).getElementTypeBitWidth() >=
           tensorTypeOf(op.getInput()).getElementTypeBitWidth())
     return nullptr;
@@ -498,19 +502,18 @@ Value Relay::narrowed(CastOp op) {
       token, tensorTypeOf(op.getOutput()).getElementType());
   annotated(cast, token);
   Value arrived =
-      reshaped(received(cast),
-               local(shapeOf(repeat.getInput()), *rank, room), repeat.getInput());
-  return annotated(
-      Formula{builder, loc}.broadcast(
-          arrived, local(shapeOf(op.getOutput()), *rank, room)),
-      op.getOutput());
+      reshaped(received(cast), local(shapeOf(repeat.getInput()), *rank, room),
+               repeat.getInput());
+  return annotated(Formula{builder, loc}.broadcast(
+                       arrived, local(shapeOf(op.getOutput()), *rank, room)),
+                   op.getOutput());
 }
 
 void Relay::buildMoved(Operation *op, const Moved &how) {
   if (how.own.reshapes) {
     Value result = op->getResult(0);
-    rows[result] = reshaped(received(op->getOperand(0)), inRows(result, room),
-                            result);
+    rows[result] =
+        reshaped(received(op->getOperand(0)), inRows(result, room), result);
     return;
   }
   if (auto cast = dyn_cast<CastOp>(op))
@@ -526,8 +529,7 @@ void Relay::buildMoved(Operation *op, const Moved &how) {
   if ((how.sums || how.sumsAll) && !isZeroElsewhere(op->getOperand(0)))
     operands[0] = withoutOthers(operands[0], how);
   if (how.sumsAll) {
-    Operation *built =
-        buildOnRows(op, builder, operands, op->getResultTypes());
+    Operation *built = buildOnRows(op, builder, operands, op->getResultTypes());
     travel.putBack(built->getResult(0), op->getResult(0));
     op->getResult(0).replaceAllUsesWith(built->getResult(0));
     return;
@@ -560,8 +562,8 @@ void Relay::build(Operation *op) {
     auto built = GroupedLinearOp::create(
         builder, loc, operands[0], travel.weightOf(linear), groups, own.origin,
         linear.getTransposeAttr(), size, linear.getResultElementAttr());
-    rows[output] = reshaped(annotated(built, output), inRows(output, room),
-                            output);
+    rows[output] =
+        reshaped(annotated(built, output), inRows(output, room), output);
     return;
   }
   auto grad = cast<GroupedLinearWeightGradOp>(op);
@@ -573,15 +575,14 @@ void Relay::build(Operation *op) {
 }
 
 //===----------------------------------------------------------------------===//
-// What is read elsewhere
+// Values that are read elsewhere
 //===----------------------------------------------------------------------===//
 
-/// What the nodes of a token return of it.
+/// The sum of the rows that the nodes of a token return.
 Value Relay::summedOverNodes(Value value) {
   Formula f{builder, loc};
   Value back = travel.sendBack(
-      builder, loc,
-      reshaped(rows.lookup(value), inTokens(value, room), value));
+      builder, loc, reshaped(rows.lookup(value), inTokens(value, room), value));
   back = annotated(annotated(gather(annotated(back, value), inverse), value),
                    value);
   SmallVector<int64_t> shape{tokens, nodes};
@@ -589,12 +590,12 @@ Value Relay::summedOverNodes(Value value) {
   return f.reshape(f.sum(f.reshape(back, shape), {1}), shapeOf(value));
 }
 
-/// Of each choice what its node returns.
+/// Of each choice the row that its node returns.
 Value Relay::picked(Value value) {
   Formula f{builder, loc};
   Value token = iota({tokens, 1}, 0);
-  Value pair = f.add(f.mul(token, f.scalar(token, static_cast<double>(nodes))),
-                     owner);
+  Value pair =
+      f.add(f.mul(token, f.scalar(token, static_cast<double>(nodes))), owner);
   Value place = gather(inverse, f.reshape(pair, {tokens * choices}));
   place = f.reshape(place, {tokens, choices});
   place = f.add(f.mul(place, f.scalar(place, static_cast<double>(choices))),

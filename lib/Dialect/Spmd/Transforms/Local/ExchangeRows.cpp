@@ -156,8 +156,8 @@ static void markOfDevice(Operation *op) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Rows between ranks: those that a rank may send, that it may receive, and that
-/// it receives if groups are chosen evenly.
+/// Rows between ranks: those that a rank may send, that it may receive, and
+/// that it receives if groups are chosen evenly.
 struct RowCounts {
   int64_t sent, most, even;
 };
@@ -572,7 +572,7 @@ private:
     return mixture;
   }
 
-  /// Removes what nothing reads, and annotates what was built.
+  /// Removes ops that nothing reads, and annotates new ones.
   static void finish(Block &block, const Mesh &mesh, FlatSymbolRefAttr meshName,
                      const AxisList &rows) {
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
@@ -602,7 +602,8 @@ private:
       if (!mixture)
         continue;
       if (mixture->why) {
-        mixture->linear->emitRemark("weights of all groups are gathered over \"")
+        mixture->linear->emitRemark(
+            "weights of all groups are gathered over \"")
             << gatheredOver(mixture->linear, mesh).front().name << "\", since "
             << *mixture->why;
         continue;
@@ -614,11 +615,10 @@ private:
       else
         even = llvm::divideCeil(rows * grouped.groups.size,
                                 grouped.groups.globalSize);
-      GroupTravel travel(mesh, meshName, mixture->sent, mixture->rows,
-                         grouped.groups,
-                         {rows, mesh.size(mixture->sent) * rows, even}, buffer,
-                         roundsIn(mixture->linear),
-                         nameOf(mixture->linear.getWeight()));
+      GroupTravel travel(
+          mesh, meshName, mixture->sent, mixture->rows, grouped.groups,
+          {rows, mesh.size(mixture->sent) * rows, even}, buffer,
+          roundsIn(mixture->linear), nameOf(mixture->linear.getWeight()));
       graph::sortRows(grouped, &travel);
       finish(block, mesh, meshName, mixture->rows);
     }
@@ -678,8 +678,8 @@ private:
     for (int64_t choice = 0; choice < choices.perToken; ++choice)
       none *= std::max<double>(0, others - choice) /
               std::max<double>(1, groups - choice);
-    return std::max<int64_t>(
-        1, std::llround(choices.tokens * nodes * (1 - none)));
+    return std::max<int64_t>(1,
+                             std::llround(choices.tokens * nodes * (1 - none)));
   }
 
   /// Why rows cannot travel along `axes`, or nothing.
