@@ -266,6 +266,9 @@ std::optional<std::string> Relay::choose(bool always) {
   }
   for (size_t i = 0; i < values.size(); ++i)
     visit(values[i], values);
+  // Perhaps the last dimension of groups is one of tokens.
+  if (llvm::none_of(moved, [](const auto &it) { return it.second.sums; }))
+    return "no sum of the choices of a token is found";
   return whyNot(always);
 }
 
