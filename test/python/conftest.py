@@ -3,10 +3,11 @@
 """Where tests find the package, what they share (support/) and each other.
 
 A folder holds the tests of one: `trace` (the front end), `operators` and `models` of PyTorch,
-`graph`, `spmd`, `pipe`, `exec` (the dialects), `precision` (layouts in 16 and 8 bits), `native`
-(generated code against the interpreter), `interpreter`, `step` (cleave.compile and its step),
-`training` (steps beside PyTorch), `options`, `cache`, `reports`, `run` (cleave-run, checkpoints,
-processes), `feed` (databases), `docs` (what pages say), `examples`.
+`graph`, `spmd`, `pipe`, `exec` (the dialects), `experts` (rows that go to the ranks of their
+experts), `precision` (layouts in 16 and 8 bits), `native` (generated code against the
+interpreter), `interpreter`, `step` (cleave.compile and its step), `training` (steps beside
+PyTorch), `options`, `cache`, `reports`, `run` (cleave-run, checkpoints, processes), `feed`
+(databases), `docs` (what pages say), `examples`.
 """
 import importlib
 import logging

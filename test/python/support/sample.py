@@ -40,6 +40,7 @@ SAMPLED = {
     "test_post_validation": 3, "test_precision_plans": 8, "test_prediction": 2, "test_processes": 4,
     "test_pruned_training": 2, "test_pruning": 2, "test_random_graphs": 2,
     "test_random_operators": 5, "test_ranks_agree": 2, "test_recommender": 3, "test_recompute": 16,
+    "test_relay_tokens": 3,
     "test_recompute_search": 3, "test_repeat": 3, "test_rules_and_options": 7, "test_scans": 2,
     "test_scatter_batches": 6, "test_small_programs": 2, "test_sort_rows": 2, "test_stage_cuts": 3,
     "test_summa": 2, "test_top_k": 2, "test_trace_families": 3, "test_training_devices": 6,

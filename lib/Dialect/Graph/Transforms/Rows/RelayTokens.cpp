@@ -295,22 +295,14 @@ Value Relay::iota(ArrayRef<int64_t> shape, int64_t dim) {
                         /*start=*/0);
 }
 
-/// `shape` with all rows in its dimension `rank` - 1.
-static SmallVector<int64_t> local(ArrayRef<int64_t> shape, int64_t rank,
-                                  int64_t rows) {
-  SmallVector<int64_t> result(rank, 1);
-  result.back() = rows;
-  llvm::append_range(result, shape.drop_front(rank));
-  return result;
-}
-
 /// The shape of `value` with those of `number` tokens in the last one of its
 /// dimensions of tokens, or, where no dimension ends tokens, of choices.
 SmallVector<int64_t> Relay::inRows(Value value, int64_t number) const {
   ArrayRef<int64_t> shape = shapeOf(value);
   if (std::optional<int64_t> rank = rowRank(shape, tokens))
-    return local(shape, *rank, number);
-  return local(shape, *rowRank(shape, tokens * choices), number * choices);
+    return shapeOnRows(shape, *rank, number);
+  return shapeOnRows(shape, *rowRank(shape, tokens * choices),
+                     number * choices);
 }
 
 /// [number, ...]
@@ -475,8 +467,8 @@ Value Relay::operand(Operation *op, const Moved &how, unsigned index) {
   if (how.own.operands[index] == RowUse::Other)
     return value;
   int64_t number = how.ofChoices ? room * choices : room;
-  return reshaped(received(value), local(shapeOf(value), how.own.rank, number),
-                  value);
+  return reshaped(received(value),
+                  shapeOnRows(shapeOf(value), how.own.rank, number), value);
 }
 
 /// A cast of tokens that all choices read, or null: it is done before they are
@@ -504,12 +496,13 @@ Value Relay::narrowed(CastOp op) {
   Value cast = Formula{builder, loc}.cast(
       token, tensorTypeOf(op.getOutput()).getElementType());
   annotated(cast, token);
-  Value arrived =
-      reshaped(received(cast), local(shapeOf(repeat.getInput()), *rank, room),
-               repeat.getInput());
-  return annotated(Formula{builder, loc}.broadcast(
-                       arrived, local(shapeOf(op.getOutput()), *rank, room)),
-                   op.getOutput());
+  Value arrived = reshaped(received(cast),
+                           shapeOnRows(shapeOf(repeat.getInput()), *rank, room),
+                           repeat.getInput());
+  return annotated(
+      Formula{builder, loc}.broadcast(
+          arrived, shapeOnRows(shapeOf(op.getOutput()), *rank, room)),
+      op.getOutput());
 }
 
 void Relay::buildMoved(Operation *op, const Moved &how) {
@@ -540,7 +533,7 @@ void Relay::buildMoved(Operation *op, const Moved &how) {
   int64_t number = how.ofChoices ? room * choices : room;
   for (Value result : op->getResults())
     types.push_back(tensorTypeOf(result).clone(
-        local(shapeOf(result), how.own.rank, number)));
+        shapeOnRows(shapeOf(result), how.own.rank, number)));
   Operation *built = buildOnRows(op, builder, operands, types);
   for (auto [old, result] : llvm::zip(op->getResults(), built->getResults()))
     rows[old] = reshaped(annotated(result, old), inRows(old, room), old);

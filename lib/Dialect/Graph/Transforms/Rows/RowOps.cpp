@@ -146,6 +146,14 @@ std::optional<RowOp> RowOp::reducing(Operation *op, unsigned index,
   return own;
 }
 
+SmallVector<int64_t> cleave::graph::shapeOnRows(ArrayRef<int64_t> shape,
+                                                int64_t rank, int64_t rows) {
+  SmallVector<int64_t> result(rank, 1);
+  result.back() = rows;
+  llvm::append_range(result, shape.drop_front(rank));
+  return result;
+}
+
 Operation *cleave::graph::buildOnRows(Operation *op, OpBuilder &builder,
                                       ValueRange operands, TypeRange types) {
   Operation *built;

@@ -46,6 +46,11 @@ struct RowOp {
                                        int64_t rows);
 };
 
+/// `shape` with `rows` rows in the last of its first `rank` dimensions, which
+/// are those of rows.
+llvm::SmallVector<int64_t> shapeOnRows(llvm::ArrayRef<int64_t> shape,
+                                       int64_t rank, int64_t rows);
+
 /// Builds `op` on operands and results that have all rows in the last of their
 /// first dimensions.
 mlir::Operation *buildOnRows(mlir::Operation *op, mlir::OpBuilder &builder,

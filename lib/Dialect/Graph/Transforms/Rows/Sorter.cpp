@@ -459,15 +459,6 @@ Value Sorter::sorted(Value value, Side side) {
   return sortedRows[side][value] = copy;
 }
 
-/// `shape` with all rows in its dimension `rank` - 1.
-static SmallVector<int64_t> local(ArrayRef<int64_t> shape, int64_t rank,
-                                  int64_t rows) {
-  SmallVector<int64_t> result(rank, 1);
-  result.back() = rows;
-  llvm::append_range(result, shape.drop_front(rank));
-  return result;
-}
-
 Value Sorter::sortedOperand(Operation *op, const RowOp &own, unsigned index,
                             Side side) {
   Value value = op->getOperand(index);
@@ -475,14 +466,15 @@ Value Sorter::sortedOperand(Operation *op, const RowOp &own, unsigned index,
   if (own.operands[index] == RowUse::Other)
     return value;
   if (own.operands[index] == RowUse::Rows)
-    return reshape(sorted(value, side), local(shape, own.rank, rowsAt(side)));
+    return reshape(sorted(value, side),
+                   shapeOnRows(shape, own.rank, rowsAt(side)));
   // As NumPy broadcasts it to the rows of the result.
   ArrayRef<int64_t> result = tensorTypeOf(op->getResult(0)).getShape();
   SmallVector<int64_t> target(result.size(), 1);
   llvm::copy(shape, target.end() - shape.size());
   llvm::copy(result.take_front(own.rank), target.begin());
   return reshape(sortedBroadcast(value, target, side),
-                 local(target, own.rank, rowsAt(side)));
+                 shapeOnRows(target, own.rank, rowsAt(side)));
 }
 
 /// Builds an op on sorted rows.
@@ -502,7 +494,7 @@ void Sorter::buildMoved(Operation *op, const RowOp &own) {
   for (Value result : op->getResults()) {
     RankedTensorType type = tensorTypeOf(result);
     types.push_back(
-        keeps ? type.clone(local(type.getShape(), own.rank, rowsAt(side)))
+        keeps ? type.clone(shapeOnRows(type.getShape(), own.rank, rowsAt(side)))
               : type);
   }
   Operation *built = buildOnRows(op, builder, operands, types);
