@@ -613,12 +613,8 @@ void Relay::putBack() {
              [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
   for (Operation *op : replaced)
     for (Value value : op->getResults()) {
-      Operation *first = nullptr;
-      for (Operation *user : value.getUsers()) {
-        user = op->getBlock()->findAncestorOpInBlock(*user);
-        if (!isMoved(user) && (!first || user->isBeforeInBlock(first)))
-          first = user;
-      }
+      Operation *first =
+          firstUser(value, [&](Operation *user) { return isMoved(user); });
       if (!first)
         continue;
       loc = op->getLoc();

@@ -154,6 +154,17 @@ SmallVector<int64_t> cleave::graph::shapeOnRows(ArrayRef<int64_t> shape,
   return result;
 }
 
+Operation *cleave::graph::firstUser(Value value,
+                                    function_ref<bool(Operation *)> isLeftOut) {
+  Operation *first = nullptr;
+  for (Operation *user : value.getUsers()) {
+    user = value.getParentBlock()->findAncestorOpInBlock(*user);
+    if (!isLeftOut(user) && (!first || user->isBeforeInBlock(first)))
+      first = user;
+  }
+  return first;
+}
+
 Operation *cleave::graph::buildOnRows(Operation *op, OpBuilder &builder,
                                       ValueRange operands, TypeRange types) {
   Operation *built;

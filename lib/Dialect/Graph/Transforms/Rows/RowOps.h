@@ -51,6 +51,12 @@ struct RowOp {
 llvm::SmallVector<int64_t> shapeOnRows(llvm::ArrayRef<int64_t> shape,
                                        int64_t rank, int64_t rows);
 
+/// The first op of its block that reads `value`, itself or inside, of those for
+/// which `isLeftOut` is false; or null.
+mlir::Operation *
+firstUser(mlir::Value value,
+          llvm::function_ref<bool(mlir::Operation *)> isLeftOut);
+
 /// Builds `op` on operands and results that have all rows in the last of their
 /// first dimensions.
 mlir::Operation *buildOnRows(mlir::Operation *op, mlir::OpBuilder &builder,

@@ -555,12 +555,7 @@ void Sorter::putBack() {
              [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
   for (Operation *op : replaced)
     for (Value value : op->getResults()) {
-      Operation *first = nullptr;
-      for (Operation *user : value.getUsers()) {
-        user = op->getBlock()->findAncestorOpInBlock(*user);
-        if (!isReplaced(user) && (!first || user->isBeforeInBlock(first)))
-          first = user;
-      }
+      Operation *first = firstUser(value, isReplaced);
       if (!first)
         continue;
       loc = op->getLoc();
