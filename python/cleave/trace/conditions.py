@@ -219,7 +219,7 @@ class Conditions:
                 self.skipped = self._explored(trace, alike)
                 self._skip = False
                 return self._explored(trace, alike)
-            except TraceError:
+            except Exception:
                 raise error from None
 
     def _explored(self, trace: Callable[[], Any], alike: Callable[[Any, Any], bool]) -> Any:
