@@ -31,6 +31,7 @@ LAYOUTS = [
     dict(mesh={"pp": 2}, schedule="zb-h1", micro_batches=4),
     dict(mesh={"pp": 2}, schedule="interleaved", micro_batches=4),
     dict(mesh={"pp": 2, "tp": 2}, plan="megatron-sp", micro_batches=2),
+    dict(mesh={"pp": 2, "tp": 2}, plan="megatron-sp", micro_batches=4, schedule="zb-v"),
     dict(mesh={"pp": 2, "dp": 2}, plan="zero1", micro_batches=2, schedule="gpipe"),
 ]
 CASES = list(itertools.product(range(len(LAYOUTS)), POLICIES, (True, False)))

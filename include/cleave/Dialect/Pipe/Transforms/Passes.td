@@ -29,7 +29,8 @@
 //                          OutlineParts   functions and the pipe.program
 //   pipe-recompute       Recompute, RecomputePolicyText (policies in words),
 //                        Blocks (of a model, by structure), SavedCut (what is saved),
-//                        RecordSaved (of it, for the report), MinimumCut
+//                        PassOn (of a backward in two parts), RecordSaved
+//                        (of it, for the report), MinimumCut
 //   pipe-remake-copies   RemakeCopies
 //   pipe-narrow-saves    NarrowSaves
 //   pipe-update-each     UpdateEach (EachProgram.h), UpdateConflicts (refusals)
@@ -250,7 +251,9 @@ def Recompute : Pass<"pipe-recompute", "::mlir::ModuleOp"> {
     what the model runs in `torch.utils.checkpoint`, which the locations of ops
     say). Blocks are what the forward
     parts repeat, found by structure (Blocks.h). Views are always made again. A
-    clone draws the same random numbers as its original.
+    clone draws the same random numbers as its original. Of a backward in two
+    parts the first one recomputes for both, and saves for the second what its
+    matmuls read.
 
     The program records the decision for the report: `pipe.recomputed` has, for
     each kind of op and line of the model, the number of ops recomputed and the

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "PassOn.h"
 #include "RecordSaved.h"
 #include "SavedCut.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
@@ -51,8 +52,16 @@ static bool isCheap(OpResult result, const graph::OpCost &cost) {
   }
 }
 
+/// Whether all of some block may be recomputed.
+static bool repeatsBlocks(const RecomputePolicy &policy, bool regions) {
+  return llvm::any_of(policy.blocks, [&](const RecomputeChoice &choice) {
+    return choice.full || choice.price > 0 || (regions && choice.regions);
+  });
+}
+
 /// Whether backward may recompute `result`; with `regions`, blocks are those of
-/// the model's checkpoints.
+/// the model's checkpoints. Of a backward in two parts the second repeats of
+/// the first only what is cheap, and that also where blocks are repeated.
 static bool mayRecompute(OpResult result, const RecomputePolicy &policy,
                          const Blocks &blocks, bool regions) {
   Operation *op = result.getOwner();
@@ -80,7 +89,8 @@ static bool mayRecompute(OpResult result, const RecomputePolicy &policy,
   // Masks, positions and the like.
   if (forward && !blocks.dependsOnSamples(op))
     return isCheap(result, cost);
-  return (choice.free && isCheap(result, cost)) ||
+  bool free = choice.free || (!forward && repeatsBlocks(policy, regions));
+  return (free && isCheap(result, cost)) ||
          (choice.selective && forward && blocks.isCore(op));
 }
 
@@ -126,6 +136,10 @@ struct RecomputePass : cleave::pipe::impl::RecomputeBase<RecomputePass> {
                          : 0;
       };
       RecomputeRules rules{may, price, blockOf, mesh};
+      passOnSaved(invokes, [&](OpResult result) {
+        const RecomputeChoice &choice = chosen->of(blockOf(result.getOwner()));
+        return (choice.full || (regions && choice.regions)) && may(result);
+      });
       for (size_t c = 0; c < invokes.size(); ++c)
         for (size_t p = 0; p < c; ++p)
           if (!invokes[c].getOnce() &&
@@ -150,14 +164,6 @@ private:
                  << " x " << key.first << " at " << key.second << ", saving "
                  << group.bytes << " bytes less\n");
     }
-  }
-
-  static bool savesFor(InvokeOp producer, InvokeOp consumer) {
-    return llvm::any_of(consumer.getInputs(), [&](Value input) {
-      auto result = dyn_cast<OpResult>(input);
-      return result && result.getOwner() == producer &&
-             producer.isSaved(result.getResultNumber());
-    });
   }
 };
 } // namespace
