@@ -45,6 +45,11 @@ def test_steps_are_those_of_one_rank(tmp_path, number):
         gathered = re.findall(r"spmd\.all_gather %.*\[{}, {}, {\"cp\"}, {}\]>.* -> tensor<(?:\d+x){4}(\w+)>",
                               local.split("@train")[1])
         assert set(gathered) <= {"bf16"} or "expert" not in plan
+        # Of gradients of tokens only that of rows looked up is gathered in f32.
+        if name != "rows" and re.search(r"megatron-sp|expert\(cp\)", plan):
+            backward = local.split("@train")[1].split("graph.seed")[1]
+            wide = re.findall(r"spmd\.all_gather %.* -> tensor<(?:\d+x){2}(?:1x)?32xf32>", backward)
+            assert len(wide) <= 1
         # Outputs that are partial sums are added up by tokens before ranks add them.
         if plan.startswith("megatron,"):
             summed = re.findall(r"spmd\.all_reduce sum %.* {\"tp\"} .*tensor<((?:\d+x)+)\w+>$",

@@ -148,3 +148,36 @@ func.func @places(%x: tensor<1x1x8x4xf32>) -> tensor<1x4xf32> {
   %l = graph.reduce sum %m {dims = array<i64: 1, 2>} : (tensor<1x8x2x4xf32>) -> tensor<1x4xf32>
   return %l : tensor<1x4xf32>
 }
+
+// -----
+
+// Places of tokens are counted in the order of the chunks: in each of them, and
+// from the sums of those before it. Floats are summed in their own order.
+// CHECK-LABEL: func.func @counted(
+// CHECK-SAME: %[[X:[a-z0-9]+]]: tensor<2x1x8x4xf32>, %[[N:[a-z0-9]+]]: tensor<2x8x3xi64>, %[[F:[a-z0-9]+]]: tensor<2x8xf32>
+// CHECK-DAG: %[[PLACES:.*]] = graph.constant dense<[0, 1, 6, 7, 2, 3, 4, 5]>
+// CHECK-DAG: %[[BACK:.*]] = graph.constant dense<[0, 1, 4, 5, 6, 7, 2, 3]>
+// CHECK-DAG: %[[CHUNKS:.*]] = graph.constant dense<[0, 3, 1, 2]> : tensor<4xi64>
+// CHECK-DAG: %[[ORDER:.*]] = graph.constant dense<[0, 2, 3, 1]> : tensor<4xi64>
+// CHECK: %[[ROWS:.*]] = graph.reshape %{{.*}} : (tensor<2x8x3xi64>) -> tensor<2x4x2x3xi64>
+// CHECK: %[[SUMS:.*]] = graph.reduce sum %[[ROWS]] {dims = array<i64: 2>}
+// CHECK: %[[TURNED:.*]] = graph.gather %[[SUMS]], %[[ORDER]] {dim = 1 : i64}
+// CHECK: %[[UPTO:.*]] = graph.cumulative_sum %[[TURNED]] {dim = 1 : i64}
+// CHECK: %[[BEFORE:.*]] = graph.sub %[[UPTO]], %[[TURNED]]
+// CHECK: graph.gather %[[BEFORE]], %[[CHUNKS]] {dim = 1 : i64}
+// CHECK: graph.cumulative_sum %[[ROWS]] {dim = 2 : i64}
+// CHECK: graph.cumulative_sum {{.*}} : (tensor<2x8xf32>) -> tensor<2x8xf32>
+func.func @counted(%x: tensor<2x1x8x4xf32>, %n: tensor<2x8x3xi64>, %f: tensor<2x8xf32>)
+    -> (tensor<2x1x8x4xf32>, tensor<2x8xf32>) {
+  %o, %lse = graph.attention %x, %x, %x {scale = 1.0 : f64, causal}
+      : (tensor<2x1x8x4xf32>, tensor<2x1x8x4xf32>, tensor<2x1x8x4xf32>) -> (tensor<2x1x8x4xf32>, tensor<2x1x8xf32>)
+  %places = graph.cumulative_sum %n {dim = 1 : i64} : (tensor<2x8x3xi64>) -> tensor<2x8x3xi64>
+  %own = graph.mul %places, %n : (tensor<2x8x3xi64>, tensor<2x8x3xi64>) -> tensor<2x8x3xi64>
+  %sums = graph.reduce sum %own {dims = array<i64: 2>} : (tensor<2x8x3xi64>) -> tensor<2x8xi64>
+  %w = graph.cast %sums : (tensor<2x8xi64>) -> tensor<2x8xf32>
+  %all = graph.cumulative_sum %f {dim = 1 : i64} : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  %both = graph.add %w, %all : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  %row = graph.reshape %both : (tensor<2x8xf32>) -> tensor<2x1x8x1xf32>
+  %y = graph.mul %o, %row : (tensor<2x1x8x4xf32>, tensor<2x1x8x1xf32>) -> tensor<2x1x8x4xf32>
+  return %y, %both : tensor<2x1x8x4xf32>, tensor<2x8xf32>
+}

@@ -136,9 +136,6 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
-    *((row, lambda c, recipe=recipe: c[0] in MIXTURES and in_bf16(c) and has(c, recipe),
-       "in 16 bits gradients of the tokens of mixtures are gathered in f32")
-      for row, recipe in (("all_gather tp", "megatron-sp"), ("all_gather cp", "expert(cp)"))),
     ("all_reduce tp", lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
      "with sequences between blocks the few numbers of tokens of each expert are summed"),
     *((row, lambda c: c[0].endswith("dropless") and has(c, "megatron-sp") and has(c, "expert"),
@@ -159,11 +156,7 @@ KNOWN = [
       for row in ("all_reduce tp", "all_gather tp", "reduce_scatter tp")),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and "cp=" in c[1],
        "with 8 bits gradients of places of experts are gathered in f32")
-      for row in ("all_gather cp", "reduce_scatter cp")),
-    ("all_gather cp", lambda c: c[0] == "switch-7b" and "cp=" in c[1],
-     "numbers of places of tokens are gathered, beside a few tokens"),
-    ("all_reduce cp", lambda c: c[0] in MIXTURES and has(c, "expert(cp)"),
-     "places are counted over one-hot choices of a whole sequence"),
+      for row in ("all_gather cp", "reduce_scatter cp", "all_reduce cp")),
     *((row, lambda c: c[0] == "gpt-124m" and has(c, "ulysses") and has(c, "megatron"),
        "12 heads are not divisible by 8 ranks, and are padded")
       for row in ("operations", "all_gather tp:(1)2,tp:(2)2", "permute cp,tp",

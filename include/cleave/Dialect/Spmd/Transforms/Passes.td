@@ -411,6 +411,8 @@ def OptimizeCollectives : Pass<"spmd-optimize-collectives", "::mlir::ModuleOp"> 
     that adds several sums over the same ranks adds their terms, and sums these over
     ranks once: all_reduces, reduce_scatters and reductions of parts. A slice of several
     sums that are rounded and concatenated is one reduce_scatter, which is rounded.
+    A rank's part of a cumulative sum of integers along a sharded dimension is that of
+    its own elements, and the sums of the shards before it, which are gathered.
     ```mlir
     %r = spmd.all_reduce sum %x over @mesh {"dp"} : tensor<8xf32>
     %y = spmd.slice %r by <@mesh, [{"dp"} ]> : tensor<8xf32> -> tensor<4xf32>

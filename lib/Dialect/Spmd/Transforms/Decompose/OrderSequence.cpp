@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/DependsOnIndex.h"
+#include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
@@ -78,6 +79,8 @@ private:
   Value reshapeAs(Value value, Value like);
   void addInOrder(graph::ScatterAddOp op);
   void readInOrder(graph::GatherOp op);
+  Value gatherPieces(Value value, ArrayRef<int64_t> pieces, int64_t dim);
+  void sumPieces(graph::CumulativeSumOp op);
 
   Block &body;
   const DimensionClasses &classes;
@@ -88,6 +91,8 @@ private:
   Location loc;
   /// Gradients, and the ops that depend on them.
   llvm::SmallPtrSet<Operation *, 32> updates;
+  /// Cumulative sums along a permuted dimension, which are computed in it.
+  SmallVector<graph::CumulativeSumOp> sums;
   /// The index tables, built on first use, and the permuted copies of values.
   Value startsTable, indexTables[2];
   llvm::DenseMap<Value, Value> permuted;
@@ -146,6 +151,17 @@ bool Reorderer::canPermute(Operation *op) {
   // and of its state does; a buffer keeps its own.
   if (!ruled || updates.contains(op) || isa<graph::WrittenOp>(op))
     return false;
+  // Integers, whose sums do not depend on the order in which they are added.
+  if (auto sum = dyn_cast<graph::CumulativeSumOp>(op)) {
+    auto isSequence = [&](Value value) {
+      return permutedDims(value) == ArrayRef<int64_t>(sum.getDim());
+    };
+    if (graph::tensorTypeOf(sum).getElementType().isInteger(64) &&
+        isSequence(sum.getInput()) && isSequence(sum.getOutput())) {
+      sums.push_back(sum);
+      return true;
+    }
+  }
   auto placed = dyn_cast<graph::PlacedOpInterface>(op);
   if (!isUniform(op, ruled.getShardingRule(), placed != nullptr))
     return false;
@@ -270,6 +286,41 @@ void Reorderer::readInOrder(graph::GatherOp op) {
   }
 }
 
+/// Piece `pieces[i]` of dimension `dim` as piece `i`.
+Value Reorderer::gatherPieces(Value value, ArrayRef<int64_t> pieces,
+                              int64_t dim) {
+  return graph::GatherOp::create(
+      builder, value.getLoc(), value, constant(pieces), /*origin=*/Value(),
+      builder.getI64IntegerAttr(dim), /*padding_index=*/nullptr,
+      /*global_size=*/nullptr, builder.getI64IntegerAttr(0));
+}
+
+/// Computes cumulative sums in the permuted order: those of each piece, and the
+/// sums of the pieces before it, of which there are few.
+void Reorderer::sumPieces(graph::CumulativeSumOp op) {
+  builder.setInsertionPoint(op);
+  graph::Formula f{builder, op.getLoc()};
+  auto along = [&](Value value, int64_t dim) -> Value {
+    return graph::CumulativeSumOp::create(builder, f.loc, value, dim,
+                                          op.getReverse());
+  };
+  int64_t dim = op.getDim(), pieces = order.size();
+  SmallVector<int64_t> whole(graph::tensorTypeOf(op.getInput()).getShape()),
+      shape(whole);
+  shape[dim] = pieces;
+  shape.insert(shape.begin() + dim + 1, size / pieces);
+  Value rows = f.reshape(op.getInput(), shape);
+  SmallVector<int64_t> back(pieces);
+  for (auto [i, piece] : llvm::enumerate(order))
+    back[piece] = i;
+  Value totals = gatherPieces(f.sum(rows, {dim + 1}), back, dim);
+  Value before = gatherPieces(f.sub(along(totals, dim), totals), order, dim);
+  shape[dim + 1] = 1;
+  Value result = f.add(along(rows, dim + 1), f.reshape(before, shape));
+  op.getOutput().replaceAllUsesWith(f.reshape(result, whole));
+  op.erase();
+}
+
 bool Reorderer::run(ArrayRef<Operation *> attentions) {
   SmallVector<Operation *> ops;
   for (Operation &op : body)
@@ -308,6 +359,8 @@ bool Reorderer::run(ArrayRef<Operation *> attentions) {
       addInOrder(add);
     else if (auto read = dyn_cast<graph::GatherOp>(op))
       readInOrder(read);
+  for (graph::CumulativeSumOp sum : sums)
+    sumPieces(sum);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
     if (isa<graph::GatherOp, graph::ReshapeOp>(op) && isOpTriviallyDead(&op))
       op.erase();

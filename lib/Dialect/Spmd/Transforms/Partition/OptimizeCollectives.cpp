@@ -7,6 +7,7 @@
 
 #include "cleave/Dialect/Spmd/Transforms/Partition/OptimizeCollectives.h"
 #include "JoinReductions.h"
+#include "SumShards.h"
 #include "cleave/Dialect/Graph/IR/Formula.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
@@ -39,7 +40,7 @@ public:
     mergeEqual();
     for (Operation &op : llvm::make_early_inc_range(body)) {
       auto slice = dyn_cast<SliceOp>(op);
-      if (slice && scatterPieces(slice))
+      if (slice && (scatterPieces(slice) || sumShards(slice, mesh, rewriter)))
         continue;
       if (!slice || !scatterSlice(slice, mesh, rewriter))
         undoCollective(&op, mesh, rewriter);

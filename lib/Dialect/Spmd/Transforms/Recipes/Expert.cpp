@@ -23,8 +23,10 @@
 #include "Annotator.h"
 #include "ExpertDimensions.h"
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
+#include "cleave/Dialect/Graph/Analysis/StepRoles.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include <map>
 
 using namespace mlir;
 using namespace cleave;
@@ -177,13 +179,19 @@ namespace {
 /// the axis of experts along the sequence: tokens, and the slots that they are
 /// sent to or come from, are gathered. Each rank then fills the slots of its
 /// own experts, and the contributions of all experts to a token are partial
-/// sums.
+/// sums. Gradients in f32 of outputs in 16 bits are rounded before they are
+/// gathered, as eager autocast has them.
 class TokenGathers {
 public:
-  TokenGathers(Annotator &annotator, const DimensionClasses &classes,
+  TokenGathers(Annotator &annotator, func::FuncOp function,
+               const ExpertDimensions &experts, const DimensionClasses &classes,
                StringRef axis)
       : annotator(annotator), classes(classes),
-        axis(annotator.getMesh().find(axis)->name) {}
+        axis(annotator.getMesh().find(axis)->name),
+        roles(function.getBody().front()) {
+    if (annotator.getGrains() == 0 && !graph::usesFloat8(function))
+      findRounded(function, experts);
+  }
 
   /// Gathers the operands of the op that fills the slots `result`.
   void gatherFor(OpResult result) {
@@ -287,13 +295,58 @@ private:
            });
   }
 
+  /// The sizes of a value but for those of one position.
+  static SmallVector<int64_t> shapeOf(Value value) {
+    return llvm::filter_to_vector(
+        cast<RankedTensorType>(value.getType()).getShape(),
+        [](int64_t size) { return size > 1; });
+  }
+
+  /// Finds the shapes of outputs of `experts` that forward rounds to 16 bits
+  /// for each token.
+  void findRounded(func::FuncOp function, const ExpertDimensions &experts) {
+    SmallVector<Value> outputs;
+    llvm::SmallPtrSet<Operation *, 16> visited;
+    auto follow = [&](Operation *op) {
+      if (visited.insert(op).second)
+        llvm::append_range(outputs, op->getResults());
+    };
+    for (OpOperand *operand : experts.leaving(function))
+      if (!roles.dependsOnSeed(operand->getOwner()))
+        follow(operand->getOwner());
+    while (!outputs.empty())
+      for (OpOperand &use : outputs.pop_back_val().getUses()) {
+        Operation *op = use.getOwner();
+        auto cast = dyn_cast<graph::CastOp>(op);
+        FloatType to = cast ? floatTypeOf(cast) : FloatType();
+        if (to && to.getWidth() == 16)
+          rounded[shapeOf(cast)] = to;
+        else if (isElementwise(op) ||
+                 isa<ConstrainOp, graph::ReduceOp, graph::GatherOp>(op))
+          follow(op);
+      }
+  }
+
+  /// The type of 16 bits in which `value` is gathered; null where it is
+  /// gathered as it is.
+  FloatType roundedType(Value value) const {
+    Operation *op = original(value).getDefiningOp();
+    FloatType own = floatTypeOf(value);
+    auto it = rounded.find(shapeOf(value));
+    return own && own.isF32() && op && roles.dependsOnSeed(op) &&
+                   it != rounded.end()
+               ? it->second
+               : FloatType();
+  }
+
   Cut cut(OpOperand &operand, int depth = 6) {
     Cut here;
     Value value = operand.get();
     if (tokenDims(value).empty())
       return here;
     auto type = cast<RankedTensorType>(value.getType());
-    here.bits = type.getNumElements() * type.getElementTypeBitWidth();
+    here.bits = type.getNumElements() *
+                (roundedType(value) ? 16 : type.getElementTypeBitWidth());
     here.operands = {&operand};
     Operation *op = value.getDefiningOp();
     if (depth == 0 || !isElementwise(op))
@@ -333,10 +386,11 @@ private:
         if (!tokenDims(source.get()).empty())
           gather(source, at);
     }
-    annotate(operand);
+    annotate(operand, at.contains(&operand));
   }
 
-  void annotate(OpOperand &operand) {
+  /// Annotates `operand`, which is rounded before if it is `gathered` here.
+  void annotate(OpOperand &operand, bool gathered) {
     Value value = operand.get();
     SmallVector<unsigned> dims = tokenDims(value);
     if (dims.empty() || !annotated.insert(&operand).second)
@@ -346,8 +400,16 @@ private:
     for (unsigned dim : dims)
       sharding.open[dim] = false;
     OpBuilder builder(operand.getOwner());
-    ConstrainOp constrain = annotator.constrain(builder, value, sharding);
-    operand.set(constrain);
+    auto cast = [&](Value from, Type element) -> Value {
+      auto type = mlir::cast<RankedTensorType>(from.getType()).clone(element);
+      Value to = graph::CastOp::create(builder, from.getLoc(), type, from);
+      originals[to] = original(value);
+      return to;
+    };
+    FloatType narrow = gathered ? roundedType(value) : FloatType();
+    ConstrainOp constrain = annotator.constrain(
+        builder, narrow ? cast(value, narrow) : value, sharding);
+    operand.set(narrow ? cast(constrain, floatTypeOf(value)) : constrain);
     // Another axis may shard the sequence.
     annotator.addStream(constrain, dims.front(), axis);
   }
@@ -355,9 +417,12 @@ private:
   Annotator &annotator;
   const DimensionClasses &classes;
   StringRef axis;
+  graph::StepRoles roles;
   llvm::SmallPtrSet<OpOperand *, 16> annotated;
-  /// Of copies of ops that others read.
+  /// Of copies of ops that others read, and of values that are rounded.
   llvm::DenseMap<Value, Value> originals;
+  /// The types of outputs, by their shapes.
+  std::map<SmallVector<int64_t>, FloatType> rounded;
 };
 } // namespace
 
@@ -377,7 +442,7 @@ static void gatherBetween(Annotator &annotator, func::FuncOp function,
                           const ExpertDimensions &experts,
                           const DimensionClasses &classes,
                           const AxisRef &axis) {
-  TokenGathers tokens(annotator, classes, axis.name);
+  TokenGathers tokens(annotator, function, experts, classes, axis.name);
   for (OpOperand *operand : experts.leaving(function)) {
     Value places = operand->get();
     if (auto rounded = places.getDefiningOp<graph::CastOp>())
@@ -468,7 +533,7 @@ static LogicalResult splitExperts(Annotator &annotator, StringRef axis,
             annotator.isSplit(argument, axis))
           annotator.splitValue(argument, dim, axis);
       if (folded) {
-        TokenGathers tokens(annotator, classes, axis);
+        TokenGathers tokens(annotator, function, experts, classes, axis);
         SmallVector<OpResult> entering = experts.entering(function);
         for (OpOperand *operand : experts.leaving(function))
           tokens.gatherFor(*operand);
