@@ -138,9 +138,6 @@ def zero(case):
 KNOWN = [
     ("all_reduce tp", lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
      "with sequences between blocks the few numbers of tokens of each expert are summed"),
-    *((row, lambda c: c[0].endswith("dropless") and has(c, "megatron-sp") and has(c, "expert"),
-       "with sequences between blocks rows of experts, not tokens, are gathered and scattered")
-      for row in ("all_gather tp", "reduce_scatter tp")),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),

@@ -111,6 +111,14 @@ public:
     llvm::StringRef except;
   };
   llvm::ArrayRef<Stream> getStreams() const { return streams; }
+  /// Lets readers read what `constrain` annotates, and erases it.
+  void drop(ConstrainOp constrain) {
+    llvm::erase_if(streams, [&](const Stream &stream) {
+      return stream.constrain == constrain;
+    });
+    constrain.replaceAllUsesWith(constrain.getInput());
+    constrain.erase();
+  }
 
   mlir::ModuleOp getModule() const { return module; }
   /// The number of equal parts of the samples that are summed in pairs, or 0.

@@ -175,6 +175,34 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
 }
 
 namespace {
+/// The operands of matmuls of rows with experts of this class that are rows,
+/// and the results that are.
+struct RowsOfExperts {
+  SmallVector<OpOperand *> read;
+  SmallVector<Value> made;
+
+  RowsOfExperts(func::FuncOp function, const ExpertDimensions &experts) {
+    for (Operation &op : function.getBody().front().without_terminator()) {
+      auto costed = dyn_cast<graph::CostOpInterface>(op);
+      auto reader = dyn_cast<graph::IndexUseOpInterface>(op);
+      if (!reader || !costed ||
+          costed.getCost().work != graph::WorkClass::Contraction)
+        continue;
+      auto ofExperts = [&](Value value) { return experts.expertDim(value); };
+      if (llvm::none_of(op.getOperands(), ofExperts) &&
+          llvm::none_of(op.getResults(), ofExperts))
+        continue;
+      for (OpOperand &operand : op.getOpOperands())
+        if (!ofExperts(operand.get()) &&
+            reader.getIndexUse(operand.getOperandNumber()).bound == 0)
+          read.push_back(&operand);
+      for (Value result : op.getResults())
+        if (!ofExperts(result))
+          made.push_back(result);
+    }
+  }
+};
+
 /// Annotates the tokens that folded experts read. Values may be sharded over
 /// the axis of experts along the sequence: tokens, and the slots that they are
 /// sent to or come from, are gathered. Each rank then fills the slots of its
@@ -234,6 +262,53 @@ public:
         gather(*factor);
   }
 
+  /// Whether each element of the result of `op` needs one of each operand.
+  static bool isElementwise(Operation *op) {
+    auto ruled = dyn_cast_or_null<graph::ShardingRuleOpInterface>(op);
+    if (!ruled || op->getNumResults() != 1 || op->getNumOperands() == 0 ||
+        isa<ConstrainOp>(op))
+      return false;
+    graph::ShardingRule rule = ruled.getShardingRule();
+    auto costed = dyn_cast<graph::CostOpInterface>(op);
+    if (!costed)
+      return false;
+    graph::WorkClass work = costed.getCost().work;
+    return (work == graph::WorkClass::View ||
+            work == graph::WorkClass::ElementWise) &&
+           llvm::all_of(rule.factors, [](const graph::Factor &factor) {
+             return factor.kind == graph::FactorKind::Parallel;
+           });
+  }
+
+  /// Leaves what is gathered from now on sharded by the other axes that shard
+  /// the sequence.
+  void keepOtherAxes() {
+    kept = annotator.getSequenceAxes();
+    llvm::erase(kept, AxisRef{axis});
+  }
+
+  /// Gathers the rows that `readers`, which read one value, send to experts.
+  void gatherFor(ArrayRef<OpOperand *> readers) {
+    gather(*readers.front());
+    for (OpOperand *reader : readers.drop_front())
+      reader->set(readers.front()->get());
+  }
+
+  /// Whether the op that reads `use` computes as many elements, each from one
+  /// of `use` and of smaller values.
+  static bool scales(OpOperand &use) {
+    auto elements = [](Value value) {
+      return cast<RankedTensorType>(value.getType()).getNumElements();
+    };
+    Operation *op = use.getOwner();
+    return isElementwise(op) &&
+           elements(op->getResult(0)) == elements(use.get()) &&
+           llvm::all_of(op->getOpOperands(), [&](OpOperand &other) {
+             return &other == &use ||
+                    elements(other.get()) < elements(use.get());
+           });
+  }
+
 private:
   /// Where the fewest bits are gathered to have a value whole.
   struct Cut {
@@ -262,39 +337,6 @@ private:
     return dims;
   }
 
-  /// Whether each element of the result of `op` needs one of each operand.
-  static bool isElementwise(Operation *op) {
-    auto ruled = dyn_cast_or_null<graph::ShardingRuleOpInterface>(op);
-    if (!ruled || op->getNumResults() != 1 || op->getNumOperands() == 0 ||
-        isa<ConstrainOp>(op))
-      return false;
-    graph::ShardingRule rule = ruled.getShardingRule();
-    auto costed = dyn_cast<graph::CostOpInterface>(op);
-    if (!costed)
-      return false;
-    graph::WorkClass work = costed.getCost().work;
-    return (work == graph::WorkClass::View ||
-            work == graph::WorkClass::ElementWise) &&
-           llvm::all_of(rule.factors, [](const graph::Factor &factor) {
-             return factor.kind == graph::FactorKind::Parallel;
-           });
-  }
-
-  /// Whether the op that reads `use` computes as many elements, each from one
-  /// of `use` and of smaller values.
-  static bool scales(OpOperand &use) {
-    auto elements = [](Value value) {
-      return cast<RankedTensorType>(value.getType()).getNumElements();
-    };
-    Operation *op = use.getOwner();
-    return isElementwise(op) &&
-           elements(op->getResult(0)) == elements(use.get()) &&
-           llvm::all_of(op->getOpOperands(), [&](OpOperand &other) {
-             return &other == &use ||
-                    elements(other.get()) < elements(use.get());
-           });
-  }
-
   /// The sizes of a value but for those of one position.
   static SmallVector<int64_t> shapeOf(Value value) {
     return llvm::filter_to_vector(
@@ -314,6 +356,9 @@ private:
     for (OpOperand *operand : experts.leaving(function))
       if (!roles.dependsOnSeed(operand->getOwner()))
         follow(operand->getOwner());
+    for (Value row : RowsOfExperts(function, experts).made)
+      if (!roles.dependsOnSeed(row.getDefiningOp()))
+        outputs.push_back(row);
     while (!outputs.empty())
       for (OpOperand &use : outputs.pop_back_val().getUses()) {
         Operation *op = use.getOwner();
@@ -399,6 +444,7 @@ private:
         cast<RankedTensorType>(value.getType()).getRank(), /*open=*/true);
     for (unsigned dim : dims)
       sharding.open[dim] = false;
+    sharding.dims[dims.front()] = kept;
     OpBuilder builder(operand.getOwner());
     auto cast = [&](Value from, Type element) -> Value {
       auto type = mlir::cast<RankedTensorType>(from.getType()).clone(element);
@@ -417,6 +463,7 @@ private:
   Annotator &annotator;
   const DimensionClasses &classes;
   StringRef axis;
+  AxisList kept;
   graph::StepRoles roles;
   llvm::SmallPtrSet<OpOperand *, 16> annotated;
   /// Of copies of ops that others read, and of values that are rounded.
@@ -433,6 +480,35 @@ static bool shardsStreams(Annotator &annotator, const AxisRef &axis) {
            stream.constrain.getSharding().getSharding().splits(
                annotator.getMesh(), axis);
   });
+}
+
+/// Annotates rows that the experts of this class read as complete. A partial
+/// sum over the axis of the experts would otherwise be read as such, and shard
+/// no experts.
+static void completeRows(Annotator &annotator, func::FuncOp function,
+                         const ExpertDimensions &experts) {
+  for (OpOperand *operand : RowsOfExperts(function, experts).read) {
+    OpBuilder builder(operand->getOwner());
+    ConstrainOp complete = annotator.constrain(
+        builder, operand->get(),
+        Sharding::replicated(
+            cast<RankedTensorType>(operand->get().getType()).getRank(),
+            /*open=*/true));
+    complete.setReduced(true);
+    operand->set(complete);
+  }
+}
+
+/// What is computed element by element of `values`, and these.
+static llvm::SmallDenseSet<Value> reachedBy(ArrayRef<Value> values) {
+  llvm::SmallDenseSet<Value> reached(values.begin(), values.end());
+  SmallVector<Value> stack(values);
+  while (!stack.empty())
+    for (Operation *user : stack.pop_back_val().getUsers())
+      if (TokenGathers::isElementwise(user) &&
+          reached.insert(user->getResult(0)).second)
+        stack.push_back(user->getResult(0));
+  return reached;
 }
 
 /// Gathers the tokens that go to experts over `axis`, by which the sequence is
@@ -457,39 +533,39 @@ static void gatherBetween(Annotator &annotator, func::FuncOp function,
   }
   for (OpResult result : experts.entering(function))
     tokens.gatherFor(result);
-}
-
-/// Annotates rows that the experts of this class read as complete. A partial
-/// sum over the axis of the experts would otherwise be read as such, and shard
-/// no experts.
-static void completeRows(Annotator &annotator, func::FuncOp function,
-                         const ExpertDimensions &experts) {
-  SmallVector<OpOperand *> rows;
-  for (Operation &op : function.getBody().front().without_terminator()) {
-    auto costed = dyn_cast<graph::CostOpInterface>(op);
-    auto reader = dyn_cast<graph::IndexUseOpInterface>(op);
-    if (!reader || !costed ||
-        costed.getCost().work != graph::WorkClass::Contraction)
-      continue;
-    auto ofExperts = [&](Value value) { return experts.expertDim(value); };
-    if (llvm::none_of(op.getOperands(), ofExperts) &&
-        llvm::none_of(op.getResults(), ofExperts))
-      continue;
-    for (OpOperand &operand : op.getOpOperands())
-      if (!ofExperts(operand.get()) &&
-          reader.getIndexUse(operand.getOperandNumber()).bound == 0)
-        rows.push_back(&operand);
+  // Rows, of which each choice of a token is one: tokens are gathered before
+  // they are repeated, and rows scaled and added up before they are scattered.
+  tokens.keepOtherAxes();
+  RowsOfExperts rows(function, experts);
+  llvm::MapVector<Value, SmallVector<OpOperand *>> readers;
+  llvm::SmallDenseSet<Value> inner = reachedBy(rows.made);
+  for (OpOperand *operand : rows.read)
+    if (!inner.contains(operand->get()))
+      readers[operand->get()].push_back(operand);
+  SmallVector<OpOperand *> scaled;
+  for (Value made : rows.made) {
+    // Their sum is scattered after they are added up.
+    while (made.hasOneUse() && isa<ConstrainOp>(*made.user_begin())) {
+      auto sharded = cast<ConstrainOp>(*made.user_begin());
+      Sharding sharding = sharded.getSharding().getSharding();
+      for (AxisList &dim : sharding.dims)
+        llvm::erase(dim, axis);
+      if (llvm::all_of(sharding.dims,
+                       [](const AxisList &axes) { return axes.empty(); })) {
+        annotator.drop(sharded);
+        continue;
+      }
+      sharded.setShardingAttr(annotator.attribute(sharding));
+      made = sharded;
+    }
+    for (OpOperand &use : made.getUses())
+      if (TokenGathers::scales(use))
+        scaled.push_back(&use);
   }
-  for (OpOperand *operand : rows) {
-    OpBuilder builder(operand->getOwner());
-    ConstrainOp complete = annotator.constrain(
-        builder, operand->get(),
-        Sharding::replicated(
-            cast<RankedTensorType>(operand->get().getType()).getRank(),
-            /*open=*/true));
-    complete.setReduced(true);
-    operand->set(complete);
-  }
+  for (auto &[value, operands] : readers)
+    tokens.gatherFor(operands);
+  for (OpOperand *use : scaled)
+    tokens.gatherFor(*use);
 }
 
 /// Shards the experts of all entries over `axis`. The axis is `folded` if no
