@@ -55,6 +55,14 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
 /// are sent are scattered first, and each of these ranks returns its slice
 /// (arXiv 2504.14960, section 3.3).
 ///
+/// Rows of ranks that share features are returned as partial sums, which are
+/// not rounded, and added up by tokens before they are scattered. Of k rows for
+/// each of T tokens, a rank of t sends k T h of 4 bytes to experts' ranks and
+/// T h (t - 1) / t of 4 to its own. Scattered first they are k T h (t - 1) / t
+/// of 4 bytes for as many rows as there is room for, and k T h of 2 in slices
+/// that are sent and gathered: more where there is room for twice as many rows,
+/// or from three choices on.
+///
 /// Ranks that share a sequence fill places together: what each adds is
 /// scattered to those that compute them, and what these compute gathered, in
 /// forward and in backward. Where experts are over those very ranks (folded,
@@ -66,8 +74,9 @@ void closedforms::addExperts(FormBuilder &builder) {
   double samples = options.ranks(Split::Samples), over = builder.tokenRanks();
   // Full recomputation repeats those of forward.
   double both = 2 + options.fullShare;
-  bool folded = false;
+  bool folded = false, sharesFeatures = false;
   for (const Axis &axis : options.axes) {
+    sharesFeatures |= axis.split == Split::Features && !axis.experts;
     if (axis.experts && axis.split == Split::Features)
       over *= static_cast<double>(axis.size);
     folded |= axis.experts && axis.split == Split::Sequence;
@@ -77,12 +86,16 @@ void closedforms::addExperts(FormBuilder &builder) {
     if (axis.sendsRows())
       ofRows.push_back(axis);
   for (const Mixture &mixture : builder.sizes.mixtures) {
+    bool scatters = builder.scattersPlaces(mixture);
+    bool sums = mixture.expertsOfRows && !scatters && sharesFeatures;
     auto exchange = [&](CollectiveKind kind, ArrayRef<Axis> axes) {
-      double back = builder.scattersPlaces(mixture)
-                        ? 1 / options.ranks(Split::Features)
-                        : 1;
-      builder.send(kind, axes, (1 + back) * both * mixture.places / over,
-                   options.activationBytes, "places of experts, and gradients");
+      double each = both * mixture.places / over;
+      builder.send(kind, axes, each, options.activationBytes,
+                   "places of experts, and gradients");
+      builder.send(kind, axes,
+                   scatters ? each / options.ranks(Split::Features) : each,
+                   sums ? options.sumBytes : options.activationBytes,
+                   "places of experts, and gradients");
     };
     if (mixture.expertsOfRows) {
       if (ofRows.empty())

@@ -121,11 +121,6 @@ def exceeding(found):
                    if (found[key]["ratio"] or 0) > 1.02}
 
 
-def in_bf16(case):
-    """Whether matmuls read 16-bit values."""
-    return "--precision=f32" not in case
-
-
 def has(case, *words):
     return any(word in case[2].split(",") for word in words)
 
@@ -144,10 +139,8 @@ KNOWN = [
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
        "with 8 bits gradients of places of experts are sent in f32")
       for row in ("all_to_all ep", "all_to_all dp")),
-    *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and in_bf16(c) and
-       ("--precision=fp8" in c or (has(c, "megatron", "megatron-sp") and not has(c, "expert(tp)"))),
-       "sums in f32 of rows are sent in f32 where they are partial sums, and with 8 bits")
-      for axis in ("ep", "dp", "tp", "cp")),
+    *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
+       "with 8 bits sums in f32 of rows are sent in f32") for axis in ("ep", "dp", "tp", "cp")),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and has(c, "megatron", "megatron-sp"),
        "with 8 bits outputs of experts are summed at all places, not for each token, nor gathered")
       for row in ("all_reduce tp", "all_gather tp", "reduce_scatter tp")),
