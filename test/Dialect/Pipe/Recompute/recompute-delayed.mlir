@@ -2,8 +2,8 @@
 // RUN: cleave-opt %s --pipe-recompute="policy=none" | FileCheck %s --check-prefixes=CHECK,NONE
 
 // Two layers x + gelu(gather(x) w) w', whose backward is in two parts. The
-// first one gathers and multiplies again. What matmuls of the second one read of
-// that is saved for it, beside the gradients. Without recomputation both read
+// first one gathers and multiplies again. Matmuls of the second one read some of
+// that, which is saved for it, beside the gradients. Without recomputation both read
 // what forward saves.
 spmd.mesh @mesh <["tp" = 2]>
 

@@ -14,7 +14,7 @@
 ///
 /// F and I are then cut once for both: if b is computed again, then in I. The
 /// cut of I and W says what of it W keeps, and what is cheap it computes from
-/// that. What is not computed again W reads from F as before.
+/// that. Values that are not computed again W reads from F as before.
 ///
 //===----------------------------------------------------------------------===//
 

@@ -16,7 +16,7 @@ namespace cleave::pipe {
 bool savesFor(InvokeOp producer, InvokeOp consumer);
 
 /// Of a backward in two parts, lets the second read what forward saves for it
-/// from the first, which returns it. What is then computed again is computed
+/// from the first, which returns it. Values to compute again are computed
 /// once, in the first part, and the second keeps what its matmuls read for as
 /// long as it is delayed. `repeats` says whether all of the block of a value of
 /// forward is computed again: the second part then also reads what it would

@@ -499,7 +499,7 @@ static void completeRows(Annotator &annotator, func::FuncOp function,
   }
 }
 
-/// What is computed element by element of `values`, and these.
+/// `values`, and all that is computed of them element by element.
 static llvm::SmallDenseSet<Value> reachedBy(ArrayRef<Value> values) {
   llvm::SmallDenseSet<Value> reached(values.begin(), values.end());
   SmallVector<Value> stack(values);
