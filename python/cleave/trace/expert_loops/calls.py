@@ -21,7 +21,7 @@ class Expert:
     """One call of an expert: the nodes that compute it, in order."""
 
     nodes: list[Node]
-    #: What it is called with, and its result.
+    #: The argument of the call, and its result.
     x: Node
     y: Node
     #: Its parameters, by names that all experts of a loop have.
@@ -199,7 +199,7 @@ def _between(program: torch.export.ExportedProgram,
     experts: list[Expert | None] = []
     for i, leaves in enumerate(own):
         mine = [n for n in nodes if bits.get(n) == 1 << i and n not in leaves]
-        #: What is computed of parameters alone, such as their transposes.
+        #: Values computed of parameters alone, such as their transposes.
         alone: set[Node] = set(leaves)
         for n in mine:
             if all(m in alone for m in n.all_input_nodes):

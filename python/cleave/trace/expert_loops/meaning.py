@@ -58,7 +58,7 @@ class Mixture:
     weight: Node
     base: Node | None
     out: Node
-    #: What `out` is if no expert is chosen: `base`, or zeros. None if the program has no such node.
+    #: The value of `out` if no expert is chosen: `base`, or zeros. None if the program has no such node.
     begin: Node | None
     #: Whether numbers of `index` may be those of no expert, which then give nothing.
     outside: bool
@@ -119,7 +119,7 @@ def _of(experts: list[Expert], order: dict[Node, int], after: dict[Node, int], o
     before = _slice(out, experts, {x})
     free = sorted((n for n in before if not after.get(n)), key=order.__getitem__, reverse=True)
     results = {expert.y for expert in experts}
-    # What is computed for one expert alone is not what all of them are given.
+    # A value computed for one expert alone is not one that all of them read.
     every = (1 << len(experts)) - 1
     touched = _touched(free, after)
     sized = [n for n in free if touched[n] == every and (is_float(n) or _is_integer(n))
