@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Loops over experts, as people write them, compute the chosen experts alone: three steps are those
-of eager PyTorch in f64, on one rank and over an axis of experts. What is not such a sum is computed
+of eager PyTorch in f64, on one rank and over an axis of experts. A loop that is no such sum is computed
 as it is written, or refused at its line."""
 
 import functools

@@ -2,7 +2,7 @@
 # Exceptions. See LICENSE for license information.
 """Decides what the code around the experts of a loop computes.
 
-What counts is what it computes, not how it is written. It is evaluated: with simple functions in
+The code is known by its results, not by how it is written. It is evaluated: with simple functions in
 place of the experts, it must give the sum that a mixture is, for choices and weights drawn at random
 and at their edges. It may only move, multiply and add numbers, and compare integers, so that its
 results are polynomials of the floating-point ones, and two that agree at random points are one
