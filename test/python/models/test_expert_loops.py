@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Loops over experts, as people write them, compute the chosen experts alone: three steps are those
-of eager PyTorch in f64, on one rank and over an axis of experts. A loop that is no such sum is computed
+of eager PyTorch in f64, on one rank and over an axis of experts. A loop that computes another sum is computed
 as it is written, or refused at its line."""
 
 import functools
@@ -274,7 +274,7 @@ def test_gradients_that_stop_stay_stopped():
 
 
 class Across(nn.Module):
-    """An expert that is no function of single tokens."""
+    """An expert that mixes tokens."""
 
     def __init__(self):
         super().__init__()

@@ -316,7 +316,7 @@ def _computes(nodes: list[Node], experts: list[Expert], mixture: Mixture, tokens
         try:
             result = _evaluated(nodes, values, experts, applied)
         except (RuntimeError, IndexError, TypeError, ValueError):
-            # Eager code fails as well for a number that is no expert's.
+            # Eager code fails as well for a number that no expert has.
             if inside.all():
                 return False
             continue

@@ -225,7 +225,7 @@ class RowsOfChoices(Rows):
                             for node in (found.x, found.index, found.weight))
         index = self._typed(index, torch.int64)
         if found.outside:
-            # A number that is no expert's chooses none.
+            # A number that no expert has chooses none.
             inside = self._call(aten.bitwise_and.Tensor, self._call(aten.ge.Scalar, index, 0),
                                 self._call(aten.lt.Scalar, index, len(self._loop.experts)))
             weight = self._call(aten.mul.Tensor, weight,
