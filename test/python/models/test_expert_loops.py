@@ -128,7 +128,7 @@ def test_choices(form, route):
 
 
 def given(m, x, w, i):
-    """Choices that are an input: some are no expert's, some are twice a token's."""
+    """Choices of any number: no expert has some of them, and a token has some twice."""
     return mixtral_of(m, x, w, (torch.arange(i.numel()).view(i.shape) * 5 // 2) % 7 - 1)
 
 
