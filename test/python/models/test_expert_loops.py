@@ -61,7 +61,7 @@ def equal_eager(make, **options):
 
 
 def products(model):
-    """The numbers of grouped products and of other linear layers in the trace of a model."""
+    """The numbers of grouped linear layers and of others in the trace of a model."""
     text = cleave.trace.trace(model, batch()).mlir
     return text.count("graph.grouped_linear"), text.count("graph.linear")
 
@@ -71,7 +71,7 @@ def products(model):
 
 @pytest.mark.parametrize("form", SPELLINGS, ids=lambda form: form.__name__)
 def test_a_loop_computes_the_chosen_experts(form):
-    """Each linear layer is one product of a row for each choice."""
+    """Each linear layer is one of a row for each choice."""
     layers = 3 if form.__name__ == "listed" else 2
     assert products(module(lambda: Model(form)))[0] == layers
     equal_eager(lambda: Model(form))
