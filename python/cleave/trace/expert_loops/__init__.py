@@ -1,10 +1,10 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Loops over experts in an exported program, made grouped products.
+"""Loops over experts in an exported program, made grouped linear layers.
 
 A model that keeps its experts in a list computes them one after the other: each on the tokens that
 chose it, whose number depends on values; or each on all tokens, with a weight of 0 for those that
-did not; or each on its own part of a tensor. Instead of a product for each expert there is one for
+did not; or each on its own part of a tensor. Instead of a matmul for each expert there is one for
 each linear layer, of as many rows as tokens make choices, or of all parts at once.
 
 - `calls`: finds the experts of a loop: modules in a list, or parameters that are indexed.

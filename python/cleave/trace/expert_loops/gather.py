@@ -1,6 +1,6 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
-"""Puts grouped products in place of loops over experts."""
+"""Replaces loops over experts by grouped linear layers."""
 
 from __future__ import annotations
 

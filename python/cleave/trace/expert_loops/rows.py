@@ -81,7 +81,7 @@ class Rows(abc.ABC):
 
     @abc.abstractmethod
     def _product(self, rows: Node, weights: Node, transpose: bool, like: Node) -> Node:
-        """Returns the product of rows [..., i] and the matrices of their experts, `weights` [experts,
+        """Returns the matmul of rows [..., i] and the matrices of their experts, `weights` [experts,
         i, o] or with `transpose` [experts, o, i]."""
 
     @abc.abstractmethod
