@@ -76,6 +76,8 @@ class Conditions:
         #: with these taken the other way; None if there are none.
         self.skips: list[Decision] = []
         self.skipped: Any = None
+        #: The numbers and texts that the code has at each of these decisions.
+        self._states: list[Any] = []
         #: Whether to skip such passes; None: these decisions are among those of `path`.
         self._skip: bool | None = None
         #: Whether a decision was made that may be such a one.
@@ -91,7 +93,7 @@ class Conditions:
 
     def begin(self) -> None:
         """Begins a trace of the forward."""
-        self.path, self.skips, self._numbers = [], [], {}
+        self.path, self.skips, self._states, self._numbers = [], [], [], {}
 
     def decide(self, value: torch.Tensor) -> bool:
         """Returns the branch to take at a condition on a tensor of one element."""
@@ -115,6 +117,7 @@ class Conditions:
         """Returns the branch to take at a condition that skips a pass of a loop unless it is
         `stays`."""
         self.skips.append(Decision(value, place, stays is not self._skip))
+        self._states.append(_state(current_frame()))
         return self.skips[-1].taken
 
     def length(self, rows: torch.Tensor) -> int | None:
@@ -217,10 +220,14 @@ class Conditions:
             try:
                 self._skip = True
                 self.skipped = self._explored(trace, alike)
-                self._skip = False
-                return self._explored(trace, alike)
+                states, self._skip = self._states, False
+                result = self._explored(trace, alike)
             except Exception:
                 raise error from None
+            if self._states != states:
+                # Other passes may read the values that one leaves: some are skipped, and some not.
+                raise refused_skip(self.skips[0]) from None
+            return result
 
     def _explored(self, trace: Callable[[], Any], alike: Callable[[Any, Any], bool]) -> Any:
         """Implements `explored`, without `skipped`."""
@@ -408,6 +415,30 @@ def refused_skip(decision: Decision) -> TraceError:
     it would compute nothing."""
     return TraceError(f"{_refused(decision)}; one that skips an expert which no token chose is left "
                       "out, if nothing else is computed under it and the loop is one over experts")
+
+
+def _state(frame: types.FrameType | None) -> Any:
+    """Returns the numbers and texts in the variables of `frame`, in their attributes and items."""
+    return {} if frame is None else _plain(frame.f_locals, 3)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)) or not depth:
+        return _OTHER
+    if isinstance(value, dict):
+        parts = {str(k): _plain(v, depth - 1) for k, v in value.items()}
+    elif isinstance(value, (list, tuple, set)):
+        return [type(value).__name__, *(_plain(v, depth - 1) for v in value)]
+    else:
+        parts = {k: _plain(v, depth - 2) for k, v in getattr(value, "__dict__", {}).items()} \
+            if depth > 1 else {}
+    return {k: v for k, v in parts.items() if v is not _OTHER}
+
+
+#: A value that is neither number nor text.
+_OTHER = object()
 
 
 # Passes of loops ----------------------------------------------------------------------------

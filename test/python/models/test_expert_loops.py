@@ -80,7 +80,7 @@ def test_a_loop_computes_the_chosen_experts(form):
 CASES = list(itertools.product(SPELLINGS, LAYOUTS))
 
 
-@pytest.mark.parametrize("form, layout", CASES if ALL else CASES[::7],
+@pytest.mark.parametrize("form, layout", CASES if ALL else CASES[::12],
                          ids=lambda v: getattr(v, "__name__", str(v)))
 def test_loops_over_ranks(form, layout):
     mesh, plan = layout
@@ -92,7 +92,8 @@ def test_loops_over_ranks(form, layout):
     lambda: Expert(bias=True), Gated, Normed,
     lambda: nn.Sequential(nn.Linear(HIDDEN, 5), nn.Dropout(0.0), nn.ReLU(), nn.Linear(5, HIDDEN)),
     lambda: nn.Linear(HIDDEN, HIDDEN)], ids=["bias", "gated", "normed", "sequential", "linear"])
-@pytest.mark.parametrize("form", [masks, mixtral], ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", [masks, mixtral] if ALL else [mixtral],
+                         ids=lambda form: form.__name__)
 def test_what_an_expert_is(form, expert):
     make = functools.partial(Model, form, expert=expert)
     assert products(module(make))[0] in (1, 2)
@@ -118,9 +119,12 @@ def unequal(p):
     return (p + torch.tensor([9.0, 8.0, 0.0, 0.0], dtype=p.dtype)).topk(CHOICES, -1)
 
 
-@pytest.mark.parametrize("route", [largest, sigmoid_like, every, unequal])
-@pytest.mark.parametrize("form", [masks, mixtral, mistral, tutorial, selected],
-                         ids=lambda form: form.__name__)
+ROUTED = list(itertools.product([masks, mixtral, mistral, tutorial, selected],
+                                [largest, sigmoid_like, every, unequal]))
+
+
+@pytest.mark.parametrize("form, route", ROUTED if ALL else ROUTED[::3],
+                         ids=lambda function: function.__name__)
 def test_choices(form, route):
     make = functools.partial(Model, form, route=route)
     assert products(module(make))[0] == 2
@@ -181,6 +185,32 @@ def test_parts_are_one_batched_product(split, join):
     assert text.count("graph.stacked") == 4 and text.count("graph.linear") == 1
     equal_eager(make)
     equal_eager(make, mesh={"ep": 2}, plan="expert")
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Parts(lambda x: [x[:, 1:4], x[:, 3:]], torch.cat),
+    lambda: Parts(lambda x: [x[:, 3:], x[:, :3]], torch.cat)], ids=["overlapping", "swapped"])
+def test_other_parts_are_computed_as_written(make):
+    assert "graph.stacked" not in cleave.trace.trace(module(make), batch()).mlir
+    equal_eager(make)
+
+
+def half(m, x, w, i):
+    """Each expert reads the first features of a token alone, and gives as many."""
+    return sum(torch.cat([expert(x[:, :4]), x[:, 4:]], -1) * (w * (i == e)).sum(-1, keepdim=True)
+               for e, expert in enumerate(m.experts))
+
+
+def narrower(m, x, w, i):
+    return torch.cat([sum(expert(x) * (w * (i == e)).sum(-1, keepdim=True)
+                          for e, expert in enumerate(m.experts)), x[:, 4:]], -1)
+
+
+def test_experts_of_a_part_of_a_token():
+    equal_eager(lambda: Model(half, expert=lambda: nn.Linear(4, 4)))
+    make = functools.partial(Model, narrower, expert=lambda: nn.Linear(HIDDEN, 4))
+    assert products(module(make))[0] == 1
+    equal_eager(make)
 
 
 # State --------------------------------------------------------------------------------
@@ -262,7 +292,13 @@ def mean(m, x, w, i):
                for e, expert in enumerate(m.experts))
 
 
-@pytest.mark.parametrize("form", [reversed_order, cut, capped, soft, squared, mean])
+def around(m, x, w, i):
+    """The mean of an expert's results beside a token, which is that of the token if it is linear."""
+    return sum(expert(torch.stack([x + 1, x - 1])).sum(0) * 0.5 * (w * (i == e)).sum(-1, keepdim=True)
+               for e, expert in enumerate(m.experts))
+
+
+@pytest.mark.parametrize("form", [reversed_order, cut, capped, soft, squared, mean, around])
 def test_other_functions_are_computed_as_written(form):
     assert products(module(lambda: Model(form)))[0] == 0
     equal_eager(lambda: Model(form))
@@ -333,6 +369,60 @@ def of_the_next(m, x, w, i):
     return y
 
 
+def parity(m, x, w, i):
+    """Of an even number of experts all that are skipped leave what none leaves."""
+    y, sign = torch.zeros_like(x), 1
+    for e, expert in enumerate(m.experts):
+        t, k = torch.where(i == e)
+        if t.numel() == 0:
+            continue
+        sign = -sign
+        y = y.index_add(0, t, expert(x[t]) * w[t, k, None])
+    return y * sign
+
+
+def last(m, x, w, i):
+    y, found = torch.zeros_like(x), EXPERTS - 1
+    for e, expert in enumerate(m.experts):
+        t, k = torch.where(i == e)
+        if t.numel() == 0:
+            continue
+        found = e
+        y = y.index_add(0, t, expert(x[t]) * w[t, k, None])
+    return y * (found + 1)
+
+
+def attribute(m, x, w, i):
+    y, m.sign = torch.zeros_like(x), 1
+    for e, expert in enumerate(m.experts):
+        t, k = torch.where(i == e)
+        if t.numel() == 0:
+            continue
+        m.sign = -m.sign
+        y = y.index_add(0, t, expert(x[t]) * w[t, k, None])
+    return y * m.sign
+
+
+def but_first_token(m, x, w, i):
+    y = torch.zeros_like(x)
+    for e, expert in enumerate(m.experts):
+        t, k = torch.where(i == e)
+        if not (i[1:] == e).any():
+            continue
+        y = y.index_add(0, t, expert(x[t]) * w[t, k, None])
+    return y
+
+
+def first_choice(m, x, w, i):
+    y = torch.zeros_like(x)
+    for e, expert in enumerate(m.experts):
+        t, k = torch.where(i == e)
+        if not (i[:, 0] == e).any():
+            continue
+        y = y.index_add(0, t, expert(x[t]) * w[t, k, None])
+    return y
+
+
 def at_least_two(m, x, w, i):
     y = torch.zeros_like(x)
     for e, expert in enumerate(m.experts):
@@ -343,7 +433,8 @@ def at_least_two(m, x, w, i):
     return y
 
 
-@pytest.mark.parametrize("form", [counted, beside, but_one, of_the_next, at_least_two])
+@pytest.mark.parametrize("form", [counted, beside, but_one, of_the_next, at_least_two, parity,
+                                  last, attribute, but_first_token, first_choice])
 def test_skipping_an_expert_must_skip_nothing_else(form):
     line = form.__code__.co_firstlineno
     with pytest.raises(cleave.trace.TraceError, match=r"test_expert_loops.py:(\d+): ") as error:

@@ -104,7 +104,7 @@ def _expert(nodes: list[Node], parameters: dict[str, Node]) -> Expert | None:
     read = dict.fromkeys(n for node in nodes if node in own for n in node.all_input_nodes
                          if n not in own and is_tensor(n))
     parameters = {name: n for name, n in parameters.items() if n in read}
-    others = without_copies([n for n in read if n not in parameters.values()])
+    others = without_copies(n for n in read if n not in parameters.values())
     results = [node for node in nodes if node in own
                and any(user not in own and is_tensor(user) for user in node.users)]
     if len(others) != 1 or len(results) != 1 or not parameters:
@@ -112,11 +112,11 @@ def _expert(nodes: list[Node], parameters: dict[str, Node]) -> Expert | None:
     return Expert([n for n in nodes if n in own], others[0], results[0], parameters)
 
 
-def without_copies(nodes: list[Node]) -> list[Node]:
+def without_copies(nodes: Iterable[Node]) -> list[Node]:
     """Returns the first of each of `nodes` that compute the same from the same, and lets those that
     read another one read it."""
     found: list[Node] = []
-    for node in dict.fromkeys(nodes):
+    for node in sorted(set(nodes)):
         same = next((n for n in found if node.op == n.op == "call_function"
                      and (n.target, n.args, n.kwargs) == (node.target, node.args, node.kwargs)
                      and torch.Tag.nondeterministic_seeded not in getattr(n.target, "tags", ())), None)

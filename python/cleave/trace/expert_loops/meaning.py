@@ -39,6 +39,9 @@ _UNDEFINED = (aten.empty.memory_format, aten.empty_like.default, aten.new_empty.
 #: Operators that give zeros.
 _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 
+#: Operators that read all elements of a tensor, and tell whether one is not 0, or how many.
+_WHOLE = (aten.any.default, aten.sum.default, aten.count_nonzero.default, aten.max.default)
+
 #: Operators that leave choices as they are, or some of them.
 _KEPT = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.clone.default,
          aten.contiguous.default, aten._to_copy.default, aten.to.dtype, aten.slice.Tensor,
@@ -90,6 +93,9 @@ def mixture(program: torch.export.ExportedProgram, experts: list[Expert],
     """Returns the sum over chosen experts that a loop computes; None if it computes another
     function, or if that is not known. `decided` keeps what code has been found to compute."""
     order = {node: i for i, node in enumerate(program.graph.nodes)}
+    if len(called := without_copies([expert.x for expert in experts])) == 1:
+        for expert in experts:
+            expert.x = called[0]
     every = (1 << len(experts)) - 1
     inner = {node for expert in experts for node in expert.nodes}
     after = dependence(program.graph.nodes, {n: 1 << i for i, e in enumerate(experts) for n in e.nodes})
@@ -104,7 +110,8 @@ def mixture(program: torch.export.ExportedProgram, experts: list[Expert],
         for out in outs[:_TRIES]:
             for x in _common(experts):
                 tokens = size_of(x) // x.meta["val"].shape[-1]
-                if tokens < 1 or size_of(out) != tokens * width:
+                if tokens < 1 or size_of(out) != tokens * width \
+                        or x.meta["val"].shape[-1] != experts[0].x.meta["val"].shape[-1]:
                     continue
                 found = _of(experts, order, after, out, x, tokens, outside, decided)
                 if found is not None:
@@ -285,12 +292,14 @@ def _computes(nodes: list[Node], experts: list[Expert], mixture: Mixture, tokens
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=draw, dtype=torch.float64)
 
-    width = experts[0].y.meta["val"].shape[-1]
-    factors, terms = normal(number, width), normal(number, width)
-    columns = torch.arange(width) % mixture.x.meta["val"].shape[-1]
+    width, read = experts[0].y.meta["val"].shape[-1], mixture.x.meta["val"].shape[-1]
+    factors, terms, scales = normal(number, width), normal(number, width), normal(width)
+    columns, sums = torch.arange(width) % read, normal(read)
 
     def applied(x: torch.Tensor, expert: torch.Tensor | int) -> torch.Tensor:
-        return x[..., columns] * factors[expert] + terms[expert]
+        # Each number that is read counts, and the function is not linear.
+        whole = torch.sin(x @ sums)[..., None] * scales
+        return whole + torch.sin(x[..., columns] + terms[expert]) * factors[expert]
 
     shuffled = torch.rand(tokens, number, generator=draw).argsort(-1)[:, :count]
     first = torch.arange(count).expand(tokens, -1)
@@ -327,13 +336,16 @@ def _computes(nodes: list[Node], experts: list[Expert], mixture: Mixture, tokens
 
 def chooses(condition: Node, truth: bool, mixture: Mixture, experts: list[Expert], number: int,
             order: dict[Node, int]) -> bool:
-    """Returns whether a condition is `truth` exactly if a token chooses the expert `number`, as far as
-    draws tell: of all tokens choosing each few experts in a row, of one that chooses others, and of
-    choices at random."""
+    """Returns whether a condition is `truth` exactly if a token chooses the expert `number`: it reads
+    whether any of some elements is not 0, or how many are not, and these are of the tokens, or of the
+    choices, that are of this expert, as far as draws tell."""
     region = _slice(condition, experts, {mixture.index}) - {mixture.index}
     results = {expert.y for expert in experts}
-    if not all(map(_closed, region)) or not all(map(_moves, region)) or results & region:
+    whole = [n for n in region if n.target in _WHOLE]
+    if not all(map(_closed, region)) or not all(map(_moves, region)) or results & region \
+            or len(whole) != 1:
         return False
+    elements = whole[0].args[0]
     nodes = sorted(region, key=order.__getitem__)
     like = mixture.index.meta["val"]
     tokens = size_of(mixture.x) // mixture.x.meta["val"].shape[-1]
@@ -341,19 +353,26 @@ def chooses(condition: Node, truth: bool, mixture: Mixture, experts: list[Expert
     draw = torch.Generator().manual_seed(0)
     draws = [(torch.arange(count) + i).remainder(len(experts)).expand(tokens, -1)
              for i in range(len(experts))]
-    draws.append(torch.rand(tokens, len(experts), generator=draw).argsort(-1)[:, :count])
+    draws += [torch.rand(tokens, len(experts), generator=draw).argsort(-1)[:, :count]
+              for _ in range(4)]
     # One token alone chooses the first of these experts.
     for i in range(len(experts)):
         one = draws[(i + 1) % len(experts)].clone()
         one[int(torch.randint(tokens, (), generator=draw))] = draws[i][0]
         draws.append(one)
     for index in draws:
-        values = {mixture.index: index.to(like.dtype).reshape(like.shape)}
+        own = index == number
+        given = {mixture.index: index.to(like.dtype).reshape(like.shape)}
         try:
-            found = _evaluated(nodes, values, experts, lambda x, _: x)
+            found = _evaluated(nodes, {**given}, experts, lambda x, _: x)
+            read = _evaluated(nodes[:nodes.index(elements) + 1], {**given}, experts, lambda x, _: x) \
+                if elements is not mixture.index else index
         except (RuntimeError, IndexError, TypeError, ValueError):
             return False
-        if (bool(found) is truth) != bool((index == number).any()):
+        # Elements may be in any order of choices and tokens.
+        chosen = (read != 0).sum() if read.numel() != tokens else (read != 0).reshape(tokens)
+        wanted = own.sum() if read.numel() != tokens else own.any(-1)
+        if (bool(found) is truth) != bool(own.any()) or not torch.equal(chosen, wanted):
             return False
     return True
 
@@ -430,8 +449,8 @@ def _part(node: Node) -> tuple[Node, int, bool, int] | None:
     if target is aten.select.int:
         return args[0], args[1] % args[0].meta["val"].dim(), True, args[2]
     if target is aten.slice.Tensor and len(args) == 4:
-        size = node.meta["val"].shape[args[1]]
-        return args[0], args[1] % args[0].meta["val"].dim(), False, args[2] // size
+        part, rest = divmod(args[2], node.meta["val"].shape[args[1]])
+        return None if rest else (args[0], args[1] % args[0].meta["val"].dim(), False, part)
     if target is operator.getitem and not args[0].kwargs and args[0].target in (
             aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int):
         source, given = args[0].args[0], args[0].args
