@@ -419,7 +419,7 @@ def refused_skip(decision: Decision) -> TraceError:
 
 def _state(frame: types.FrameType | None) -> Any:
     """Returns the numbers and texts in the variables of `frame`, in their attributes and items."""
-    return {} if frame is None else _plain(frame.f_locals, 3)
+    return {} if frame is None else _plain(frame.f_locals, 5)
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -432,8 +432,7 @@ def _plain(value: Any, depth: int) -> Any:
     elif isinstance(value, (list, tuple, set)):
         return [type(value).__name__, *(_plain(v, depth - 1) for v in value)]
     else:
-        parts = {k: _plain(v, depth - 2) for k, v in getattr(value, "__dict__", {}).items()} \
-            if depth > 1 else {}
+        parts = {k: _plain(v, depth - 1) for k, v in getattr(value, "__dict__", {}).items()}
     return {k: v for k, v in parts.items() if v is not _OTHER}
 
 

@@ -195,6 +195,24 @@ def test_other_parts_are_computed_as_written(make):
     equal_eager(make)
 
 
+class Halves(nn.Module):
+    """An expert of experts, each of its own features."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = nn.ModuleList(nn.Linear(HIDDEN // 2, HIDDEN // 2) for _ in range(2))
+
+    def forward(self, x):
+        return torch.cat([own(part) for own, part in zip(self.own, x.chunk(2, -1))], -1)
+
+
+@pytest.mark.parametrize("form", [masks, mixtral], ids=lambda form: form.__name__)
+def test_experts_of_parts(form):
+    make = functools.partial(Model, form, expert=Halves)
+    assert products(module(make))[0] == 2
+    equal_eager(make)
+
+
 def half(m, x, w, i):
     """Each expert reads the first features of a token alone, and gives as many."""
     return sum(torch.cat([expert(x[:, :4]), x[:, 4:]], -1) * (w * (i == e)).sum(-1, keepdim=True)
@@ -403,6 +421,17 @@ def attribute(m, x, w, i):
     return y * m.sign
 
 
+def items(m, x, w, i):
+    y, m.found = torch.zeros_like(x), {"sign": 1}
+    for e, expert in enumerate(m.experts):
+        t, k = torch.where(i == e)
+        if t.numel() == 0:
+            continue
+        m.found["sign"] *= -1
+        y = y.index_add(0, t, expert(x[t]) * w[t, k, None])
+    return y * m.found["sign"]
+
+
 def but_first_token(m, x, w, i):
     y = torch.zeros_like(x)
     for e, expert in enumerate(m.experts):
@@ -434,7 +463,7 @@ def at_least_two(m, x, w, i):
 
 
 @pytest.mark.parametrize("form", [counted, beside, but_one, of_the_next, at_least_two, parity,
-                                  last, attribute, but_first_token, first_choice])
+                                  last, attribute, items, but_first_token, first_choice])
 def test_skipping_an_expert_must_skip_nothing_else(form):
     line = form.__code__.co_firstlineno
     with pytest.raises(cleave.trace.TraceError, match=r"test_expert_loops.py:(\d+): ") as error:

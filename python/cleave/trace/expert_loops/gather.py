@@ -33,6 +33,9 @@ def gather_expert_loops(program: torch.export.ExportedProgram, module: torch.nn.
     stacks: dict[str, list[str]] = {}
     # The last loop first, so that what others are computed of is not replaced before them.
     for loop, meaning in sorted(found, key=lambda at: -order[at[1].out]):
+        if meaning.out not in set(program.graph.nodes):
+            # It is a part of an expert of another loop, and was replaced with it.
+            continue
         try:
             result = _sum(program, loop, meaning, groups) if isinstance(meaning, Mixture) \
                 else _joined(program, loop, meaning)
