@@ -146,6 +146,7 @@ Error NcclTransport::create(const std::vector<int32_t> &ranks, bool transfer) {
     return error;
   if (Error error = settle(group, "connecting " + group.name))
     return error;
+  group.connected = true;
   return tryOut(group);
 }
 
@@ -264,7 +265,8 @@ Error NcclTransport::watch() {
     Error error = library.check(library.asyncError(group.communicator, &status),
                                 "asking for errors");
     if (!error)
-      error = library.check(status, "an exchange");
+      error = library.check(
+          status, group.connected ? "an exchange" : "connecting " + group.name);
     if (!error)
       continue;
     std::string text = llvm::toString(std::move(error));

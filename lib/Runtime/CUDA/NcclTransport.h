@@ -65,7 +65,7 @@ private:
     /// Of a transfer; null: that of all collectives.
     CUstream stream = nullptr;
     int32_t member = 0, members = 0;
-    bool transfer = false;
+    bool transfer = false, connected = false;
     /// Of messages.
     std::string name;
   };
