@@ -6,11 +6,13 @@ Loss, every gradient, every updated weight and all optimizer state agree to 1e-1
 the largest element of their tensor's kind. Dropout is on.
 """
 
+import json
 import re
 
 import pytest
 
-from cleave.testing.tools import ToolError
+from cleave.models.__main__ import main as write_model
+from cleave.testing.tools import ToolError, run_tool, tool
 from pipeline_cases import RECIPES, covering, sample
 from pipeline_runs import check_scheduled, part_of, schedule_report
 from recipe_runs import BATCH, LENGTH, OPTIMIZERS, emit
@@ -238,3 +240,36 @@ def test_backward_stands_with_forward(tmp_path_factory, mesh, recipes):
 def test_bad_flags(tmp_path, flags, message):
     with pytest.raises(ToolError, match=message):
         emit(tmp_path, "gpt2", "scheduled", *flags)
+
+
+@pytest.mark.parametrize("recipes", ["zero1", "zero2", "zero3"])
+def test_a_tied_tables_gradients_are_sent_once(tmp_path_factory, recipes):
+    """After the last micro-batch, also where ranks add up those of each."""
+    path = tmp_path_factory.mktemp("tied") / "gpt.mlir"
+    assert write_model([*"gpt --hidden 32 --heads 4 --layers 2 --seq 16 --vocab 96 --batch 16 "
+                        "--no-logits".split(), "-o", str(path)]) == 0
+    elements = {}
+    for micro_batches in (2, 4):
+        report = json.loads(run_tool([tool("cleave-compile"), str(path), "--mesh=pp=2,dp=2",
+                                      f"--plan={recipes}", f"--micro-batches={micro_batches}",
+                                      "--plan-only", "--report=-"]))
+        sent, = (row for row in report["cost"]["sent"] if row["kind"] == "send")
+        elements[micro_batches] = sent["elements"]["plan"]
+        assert sent["elements"]["plan"] <= 1.02 * sent["elements"]["form"] + 16
+        check_scheduled(tmp_path_factory, "gpt2", "pp=2,dp=2", recipes, "adamw", micro_batches)
+    assert elements[2] == pytest.approx(elements[4], rel=1e-2)
+
+
+@pytest.mark.parametrize("recipes", ["zero1", "zero2", "zero3"])
+def test_stages_of_one_position_gather_a_tied_table_once(tmp_path_factory, recipes):
+    """And reduce its gradient once, though both read it."""
+    path = tmp_path_factory.mktemp("tied") / "gpt.mlir"
+    assert write_model([*"gpt --hidden 32 --heads 4 --layers 4 --seq 16 --vocab 96 --batch 16 "
+                        "--no-logits".split(), "-o", str(path)]) == 0
+    layout = ("--mesh=pp=2,dp=2", f"--plan={recipes}", "--micro-batches=4", "--schedule=zb-v")
+    report = json.loads(run_tool([tool("cleave-compile"), str(path), *layout, "--precision=bf16",
+                                  "--plan-only", "--report=-"]))
+    assert not [row for row in report["cost"]["sent"]
+                if row["exceeds"] and row["axes"] == '"dp"'], report["cost"]["excesses"]
+    check_scheduled(tmp_path_factory, "gpt2", "pp=2,dp=2", recipes, "adamw", 4,
+                    flags=["--schedule=zb-v", "--pipe-gather=once"])

@@ -88,7 +88,7 @@ private:
   /// The part that runs a collective that runs once, for `stage`.
   std::optional<Slot> sentFor(Operation *op, int64_t stage) const {
     if (exchanges.isGathered(op))
-      return Slot{PartId::Gather, stage};
+      return Slot{PartId::Gather, stages.gathererOf(op, stage)};
     if (exchanges.isReduced(op))
       return Slot{PartId::Reduce, stages.reducerOf(op, stage)};
     return std::nullopt;

@@ -119,11 +119,31 @@ static bool isAddition(Operation *op) {
   });
 }
 
+/// Whether `op` is a sum over devices.
+static bool isReduction(Operation *op) {
+  if (auto scatter = dyn_cast_or_null<spmd::ReduceScatterOp>(op))
+    return scatter.getKind() == spmd::ReductionKind::Sum;
+  auto reduce = dyn_cast_or_null<spmd::AllReduceOp>(op);
+  return reduce && reduce.getKind() == spmd::ReductionKind::Sum;
+}
+
+/// Whether one stage computes all `terms`, or, if each has its `own` reduction,
+/// stages of one pipeline position, which reduces their sum.
+static bool areTogether(const Stages &stages, ValueRange terms, bool own) {
+  std::optional<int64_t> first = stages.of(terms.front().getDefiningOp());
+  return llvm::all_of(terms.drop_front(), [&](Value term) {
+    std::optional<int64_t> other = stages.of(term.getDefiningOp());
+    return first == other ||
+           (own && first && other && stages.areTogether(*first, *other));
+  });
+}
+
 /// Accumulates the gradients of a parameter that several stages use in each of
 /// these stages, and adds up the accumulated gradients: a sum over
 /// micro-batches of an addition of values of different stages becomes an
-/// addition of sums, which are sent once, after the last micro-batch. Returns
-/// whether it changed anything.
+/// addition of sums, which are sent once, after the last micro-batch. What
+/// devices add up of each micro-batch is added up of each term. Returns whether
+/// it changed anything.
 static bool separateUses(func::FuncOp function, const Flow &flow,
                          const Stages &stages) {
   SmallVector<spmd::AllReduceOp> work;
@@ -134,18 +154,25 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
   while (!work.empty()) {
     spmd::AllReduceOp op = work.pop_back_val();
     Operation *sum = op.getInput().getDefiningOp();
+    SmallVector<Operation *> reductions;
+    for (; isReduction(sum) && sum->hasOneUse();
+         sum = sum->getOperand(0).getDefiningOp())
+      reductions.push_back(sum);
     if (op.getKind() != spmd::ReductionKind::Sum || !sum || !isAddition(sum) ||
         !sum->hasOneUse() ||
         llvm::any_of(sum->getOperands(),
                      [](Value term) { return !term.getDefiningOp(); }) ||
-        llvm::all_equal(llvm::map_range(sum->getOperands(), [&](Value term) {
-          return stages.of(term.getDefiningOp());
-        })))
+        areTogether(stages, sum->getOperands(), !reductions.empty()))
       continue;
     found = true;
     OpBuilder builder(op);
     SmallVector<Value> terms;
     for (Value term : sum->getOperands()) {
+      for (Operation *reduction : llvm::reverse(reductions)) {
+        Operation *each = builder.clone(*reduction);
+        each->setOperand(0, term);
+        term = each->getResult(0);
+      }
       auto own = cast<spmd::AllReduceOp>(builder.clone(*op));
       own.getInputMutable().assign(term);
       terms.push_back(own);
@@ -154,8 +181,13 @@ static bool separateUses(func::FuncOp function, const Flow &flow,
     Operation *total = builder.clone(*sum);
     total->setOperands(terms);
     total->setAttr(spmd::kShardingsAttr, op->getAttr(spmd::kShardingsAttr));
+    for (Value result : total->getResults())
+      result.setType(op.getType());
+    total->setAttr(spmd::kGlobalTypesAttr, op->getAttr(spmd::kGlobalTypesAttr));
     op.replaceAllUsesWith(total->getResult(0));
     op.erase();
+    for (Operation *reduction : reductions)
+      reduction->erase();
     sum->erase();
   }
   return found;

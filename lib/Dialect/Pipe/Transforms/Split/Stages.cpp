@@ -696,6 +696,24 @@ int64_t Stages::reducerOf(Operation *op, int64_t stage) const {
   return stage;
 }
 
+int64_t Stages::gathererOf(Operation *op, int64_t stage) const {
+  Value source = op->getResult(0);
+  while (Operation *from = source.getDefiningOp()) {
+    if (from->getNumOperands() == 0)
+      return stage;
+    source = from->getOperand(0);
+  }
+  auto name = func::FuncOp(entry).getArgAttrOfType<StringAttr>(
+      cast<BlockArgument>(source).getArgNumber(), graph::kNameAttr);
+  if (!name || map.devicesOf(stage).size() != 1)
+    return stage;
+  StageSet held = holders(name.getValue());
+  for (unsigned other : held.set_bits())
+    if (held.test(stage) && areTogether(other, stage))
+      return other;
+  return stage;
+}
+
 bool Stages::isComputedToo(Operation *op, int64_t stage) const {
   auto held = pinned.find(op);
   return held != pinned.end() && held->second.test(stage) &&

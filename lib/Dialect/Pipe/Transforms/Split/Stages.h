@@ -77,6 +77,10 @@ public:
   /// the pipeline position of `stage`, so that stages of one position that hold
   /// a tied parameter reduce its gradient once; else `stage` itself.
   int64_t reducerOf(mlir::Operation *op, int64_t stage) const;
+  /// The stage that runs a gather, once in a step, for `stage`: the first at
+  /// its pipeline position that holds the parameter, which is tied if there are
+  /// several.
+  int64_t gathererOf(mlir::Operation *op, int64_t stage) const;
   /// Whether parts behind all micro-batches read what the home stage of the op
   /// computes before the updates: a reduction of tensors to a scalar that other
   /// stages read, what is computed from scalars of several stages, or an op
