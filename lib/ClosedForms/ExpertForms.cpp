@@ -65,10 +65,14 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
 ///
 /// Ranks that share a sequence fill places together: what each adds is
 /// scattered to those that compute them, and what these compute gathered, in
-/// forward and in backward. Where experts are over those very ranks (folded,
-/// arXiv 2504.14960, section 3.2) tokens are gathered and outputs scattered
-/// instead, and so are gradients; rows are sent as over ranks of other samples,
-/// also where sequences are sharded between blocks alone.
+/// forward and in backward, in the type of sums where ranks share features: a
+/// rank of c sends c - 1 times its places in 4 bytes. Scattered over t ranks
+/// first, which send 4 (t - 1) / t bytes for each of them, and as many for two
+/// bytes of each of the c parts that they gather, places are sent at less only
+/// for c = 2, and by less than a fifth. Where experts are over those very ranks
+/// (folded, arXiv 2504.14960, section 3.2) tokens are gathered and outputs
+/// scattered instead, and so are gradients; rows are sent as over ranks of
+/// other samples, also where sequences are sharded between blocks alone.
 void closedforms::addExperts(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double samples = options.ranks(Split::Samples), over = builder.tokenRanks();
@@ -124,8 +128,9 @@ void closedforms::addExperts(FormBuilder &builder) {
         exchange(CollectiveKind::AllToAll, axis);
     for (const Axis &axis : builder.axesOf(Split::Sequence)) {
       double each = (folded ? mixture.branch : mixture.places) / samples;
+      bool partial = !folded && !scatters && sharesFeatures;
       builder.send(CollectiveKind::AllGather, axis, both * each,
-                   options.activationBytes,
+                   partial ? options.sumBytes : options.activationBytes,
                    folded ? "tokens of mixtures" : "places of experts");
       builder.send(CollectiveKind::ReduceScatter, axis, both * each,
                    options.sumBytes,

@@ -54,8 +54,11 @@ void closedforms::addSequence(FormBuilder &builder) {
   double samples = options.ranks(Split::Samples),
          features = options.ranks(Split::Features),
          whole = options.ranks(Split::Sequence);
-  std::vector<Axis> axes = builder.axesOf(Split::Sequence);
-  addPositions(builder, axes);
+  std::vector<Axis> axes = builder.axesOf(Split::Sequence), between = axes;
+  for (const Axis &axis : builder.axesOf(Split::Features))
+    if (axis.recipe == "megatron-sp")
+      between.push_back(axis);
+  addPositions(builder, between);
   double exchanging = 1;
   for (const Axis &axis : axes)
     if (axis.tradesHeads())
@@ -90,7 +93,4 @@ void closedforms::addSequence(FormBuilder &builder) {
                    "gradients of keys and values around a ring");
     }
   }
-  for (const Axis &axis : builder.axesOf(Split::Features))
-    if (axis.recipe == "megatron-sp")
-      addPositions(builder, axis);
 }

@@ -315,6 +315,9 @@ static void addLocal(OpPassManager &passes, const PhaseOptions &options) {
     passes.addPass(spmd::createMergeMatmuls(merge));
   }
   passes.addPass(spmd::createVerifyLocal());
+  // Rounded terms are no longer read as partial sums.
+  if (options.roundsSums() && !options.widensSums())
+    passes.addPass(spmd::createNarrowSums());
   // Values that are partial by rows are read by any op on single rows.
   passes.addPass(spmd::createKeepRows());
   // After collectives are what they are to be: those of weights go.

@@ -599,6 +599,30 @@ def WidenSums : Pass<"spmd-widen-sums", "::mlir::ModuleOp"> {
   let dependentDialects = ["::cleave::graph::GraphDialect"];
 }
 
+def NarrowSums : Pass<"spmd-narrow-sums", "::mlir::ModuleOp"> {
+  let summary = "Sums activations over devices in 16 bits";
+  let description = [{
+    Where devices add f32 values, each of which has been computed of partial sums
+    of 16 bits by moving, scaling and adding them, the terms of each device are
+    rounded to that type before they are sent, as Megatron-LM sends outputs of
+    experts. Other sums keep their type: those of gradients of weights, whose
+    terms are f32, of products along features, which are gradients of the weights
+    of choices, and of norms and losses, which are partial where they are
+    computed.
+    ```mlir
+    %w = graph.cast %y : (tensor<4x2x8xbf16>) -> tensor<4x2x8xf32>
+    %s = graph.reduce sum %w {dims = array<i64: 1>} : ... -> tensor<4x8xf32>
+    %z = spmd.all_reduce sum %s over @mesh {"tp"} : tensor<4x8xf32>
+    // becomes
+    %n = graph.cast %s : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+    %r = spmd.all_reduce sum %n over @mesh {"tp"} : tensor<4x8xbf16>
+    %z = graph.cast %r : (tensor<4x8xbf16>) -> tensor<4x8xf32>
+    ```
+    Runs on a partitioned program.
+  }];
+  let dependentDialects = ["::cleave::graph::GraphDialect"];
+}
+
 def MergeMatmuls : Pass<"spmd-merge-matmuls", "::mlir::ModuleOp"> {
   let summary = "Makes products of one value by several weights one product";
   let description = [{

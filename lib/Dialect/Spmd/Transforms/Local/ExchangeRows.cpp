@@ -166,14 +166,15 @@ struct RowCounts {
 /// groups between them.
 class GroupTravel final : public graph::RowTravel {
 public:
-  /// The dimension of rows is sharded over `rowAxes`.
+  /// The dimension of rows is sharded over `rowAxes`. Ranks along `apart` have
+  /// the same rows and other groups.
   GroupTravel(const Mesh &mesh, FlatSymbolRefAttr meshName, AxisList axes,
-              AxisList rowAxes, const graph::RowGroups &groups,
+              AxisList rowAxes, AxisList apart, const graph::RowGroups &groups,
               RowCounts counts, double buffer, bool rounds, StringRef name)
       : mesh(mesh), meshName(meshName), axes(std::move(axes)),
-        rowAxes(std::move(rowAxes)), groups(groups.globalSize),
-        rows(counts.sent), share(counts.even), received(counts.most),
-        rounds(rounds) {
+        rowAxes(std::move(rowAxes)), apart(std::move(apart)),
+        groups(groups.globalSize), rows(counts.sent), share(counts.even),
+        received(counts.most), rounds(rounds) {
     int64_t all = counts.most;
     if (buffer > 0)
       received = std::min<int64_t>(
@@ -214,7 +215,11 @@ public:
   std::pair<Value, Value> round(OpBuilder &builder, Value value) override {
     std::optional<Sharding> sharding = writtenSharding(value);
     FloatType type = rounds ? graph::roundedType(value) : FloatType();
-    if (!type || !sharding || !sharding->partial.empty())
+    // Of ranks with other groups one has the row, and the others zeros.
+    if (!type || !sharding ||
+        !llvm::all_of(sharding->partial, [&](const PartialAxis &partial) {
+          return mesh.overlap(partial.axis, apart);
+        }))
       return {};
     auto castTo = [&](Value from, Type element) -> Value {
       auto cast = graph::CastOp::create(
@@ -352,7 +357,7 @@ private:
 
   const Mesh &mesh;
   FlatSymbolRefAttr meshName;
-  AxisList axes, rowAxes;
+  AxisList axes, rowAxes, apart;
   int64_t groups, rows, share, received;
   /// Whether sums of matmuls of 16-bit values are sent in 16 bits.
   bool rounds;
@@ -616,13 +621,19 @@ private:
         even = llvm::divideCeil(rows * grouped.groups.size,
                                 grouped.groups.globalSize);
       GroupTravel travel(
-          mesh, meshName, mixture->sent, mixture->rows, grouped.groups,
-          {rows, mesh.size(mixture->sent) * rows, even}, buffer,
+          mesh, meshName, mixture->sent, mixture->rows, apart(mixture->linear),
+          grouped.groups, {rows, mesh.size(mixture->sent) * rows, even}, buffer,
           roundsIn(mixture->linear), nameOf(mixture->linear.getWeight()));
       graph::sortRows(grouped, &travel);
       finish(block, mesh, meshName, mixture->rows);
     }
     return success();
+  }
+
+  /// The axes over which the groups of a weight are sharded.
+  static AxisList apart(GroupedLinearOp linear) {
+    std::optional<Sharding> held = writtenSharding(linear.getWeight());
+    return held ? held->dims[0] : AxisList();
   }
 
   bool roundsIn(Operation *op) const {
@@ -653,7 +664,7 @@ private:
     graph::Choices choices = graph::Choices::of(groups);
     int64_t pairs = choices.tokens * nodes;
     GroupTravel travel(
-        mesh, meshName, {sent.front()}, mixture->rows, groups,
+        mesh, meshName, {sent.front()}, mixture->rows, /*apart=*/{}, groups,
         {pairs, pairs, expectedPairs(choices, groups.size, nodes)}, buffer,
         /*rounds=*/false, nameOf(mixture->linear.getWeight()));
     Block &block = *mixture->linear->getBlock();

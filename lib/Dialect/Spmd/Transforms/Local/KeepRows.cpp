@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/Resharding/Collective.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
@@ -183,6 +184,10 @@ private:
       known.erase(sum->getResult(0));
       for (Value value : llvm::make_first_range(known))
         markPartial(value, over);
+      known[sum->getResult(0)] = true;
+      for (Value value : llvm::make_first_range(known))
+        for (Operation *user : value.getUsers())
+          user->setAttr(kOfDeviceAttr, UnitAttr::get(user->getContext()));
       sum->getResult(0).replaceAllUsesWith(sum.getInput());
       sum->erase();
       changed = true;

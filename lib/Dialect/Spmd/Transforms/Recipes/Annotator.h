@@ -172,6 +172,13 @@ llvm::LogicalResult applyExpert(Annotator &annotator, llvm::StringRef axis);
 /// sequence over, and no samples.
 llvm::LogicalResult applyFoldedExpert(Annotator &annotator,
                                       llvm::StringRef axis);
+/// Gathers the tokens of experts over the axes that shard both features of
+/// these and the sequence between blocks.
+void gatherTokens(Annotator &annotator);
+/// Rounds gradients in f32 of activations in 16 bits at places of experts
+/// before ranks that share a sequence gather them. For experts that are not
+/// sharded over other ranks, whose recipe does so.
+void roundPlaces(Annotator &annotator);
 /// Lets readers of partial sums of experts that round these and widen them
 /// again read them as they are: what they are added up to is reduced then.
 void keepPartialSums(Annotator &annotator);

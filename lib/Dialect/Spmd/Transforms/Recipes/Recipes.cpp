@@ -440,8 +440,22 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     Annotator annotator(getOperation(), meshOp, grains);
     if (failed(applyPlacements(annotator, plan.placements)))
       return failure();
-    bool kept = false;
+    // Tokens are sharded by then, and experts not over ranks with other tokens.
+    bool gathered = false, kept = false;
+    auto gather = [&] {
+      if (std::exchange(gathered, true))
+        return;
+      annotator.beginRecipe();
+      gatherTokens(annotator);
+      if (llvm::none_of(calls, [](const RecipeCall &call) {
+            return findRecipe(call.name)->info.sendsRows;
+          })) {
+        annotator.beginRecipe();
+        roundPlaces(annotator);
+      }
+    };
     auto keepSums = [&] {
+      gather();
       annotator.beginRecipe();
       keepPartialSums(annotator);
     };
@@ -459,8 +473,10 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
       // Weights that are sharded at rest are read through annotations.
       if (shardsAtRest(call) && !std::exchange(kept, true))
         keepSums();
-      annotator.beginRecipe();
       const Recipe &recipe = *findRecipe(call.name);
+      if (recipe.info.sendsRows && !call.folded)
+        gather();
+      annotator.beginRecipe();
       auto apply = call.folded ? recipe.applyFolded : recipe.apply;
       if (failed(apply(annotator, call.axes)))
         return failure();

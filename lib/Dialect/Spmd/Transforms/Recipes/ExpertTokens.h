@@ -1,0 +1,42 @@
+//===- ExpertTokens.h - Tokens that experts read and give -------*- C++ -*-===//
+//
+// Part of the Cleave project, under the Apache License v2.0 with LLVM
+// Exceptions. See LICENSE for license information.
+//
+//===----------------------------------------------------------------------===//
+///
+/// \file
+/// Where tokens of experts are gathered that ranks share along the sequence,
+/// and where what experts give is added up and scattered over them. The recipe
+/// "expert" shards the experts themselves (Expert.cpp).
+///
+//===----------------------------------------------------------------------===//
+
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTTOKENS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTTOKENS_H
+
+#include "ExpertDimensions.h"
+
+namespace cleave::spmd {
+
+/// The type of the elements of `value`, or null if they are no floating-point
+/// numbers.
+mlir::FloatType floatTypeOf(mlir::Value value);
+
+/// A sharding of `value` that says nothing of any dimension.
+Sharding openSharding(mlir::Value value);
+
+/// The axes that shard other dimensions of the weights of experts: over these,
+/// what experts compute is a partial sum, in forward or in backward.
+AxisList featureAxes(const Annotator &annotator,
+                     const ExpertDimensions &experts);
+
+/// Gathers the tokens that experts over `axis` read, over which no samples are
+/// sharded, and shards their places by experts.
+void gatherFolded(Annotator &annotator, mlir::func::FuncOp function,
+                  const ExpertDimensions &experts,
+                  const DimensionClasses &classes, llvm::StringRef axis);
+
+} // namespace cleave::spmd
+
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTTOKENS_H

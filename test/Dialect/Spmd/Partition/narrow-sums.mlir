@@ -1,0 +1,42 @@
+// RUN: cleave-opt %s --split-input-file --spmd-narrow-sums | FileCheck %s
+
+// Choices of 16 bits are weighed and added up in f32 on each device, and their
+// sum is rounded before it is sent.
+spmd.mesh @mesh <["tp" = 2]>
+// CHECK-LABEL: func.func @choices(
+// CHECK: %[[S:.*]] = graph.reduce sum %{{.*}} -> tensor<4x8xf32>
+// CHECK: %[[N:.*]] = graph.cast %[[S]] {{.*}} : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+// CHECK: %[[R:.*]] = spmd.all_reduce sum %[[N]] {{.*}} : tensor<4x8xbf16>
+// CHECK: %[[Z:.*]] = graph.cast %[[R]] {{.*}} : (tensor<4x8xbf16>) -> tensor<4x8xf32>
+// CHECK: return %[[Z]]
+func.func @choices(
+    %y: tensor<4x2x8xbf16> {spmd.global_type = tensor<4x2x8xbf16>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {}], partial = {"tp"}>},
+    %w: tensor<4x2x1xf32> {spmd.global_type = tensor<4x2x1xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {}]>})
+    -> tensor<4x8xf32> {
+  %0 = graph.cast %y {spmd.global_types = [tensor<4x2x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {}], partial = {"tp"}>]} : (tensor<4x2x8xbf16>) -> tensor<4x2x8xf32>
+  %1 = graph.mul %0, %w {spmd.global_types = [tensor<4x2x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}, {}], partial = {"tp"}>]} : (tensor<4x2x8xf32>, tensor<4x2x1xf32>) -> tensor<4x2x8xf32>
+  %2 = graph.reduce sum %1 {dims = array<i64: 1>, spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}], partial = {"tp"}>]} : (tensor<4x2x8xf32>) -> tensor<4x8xf32>
+  %3 = spmd.all_reduce sum %2 over @mesh {"tp"} {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : tensor<4x8xf32>
+  return %3 : tensor<4x8xf32>
+}
+
+// -----
+
+// A sum that its own op makes partial, and a term in f32, stay as they are.
+spmd.mesh @mesh <["tp" = 2]>
+// CHECK-LABEL: func.func @kept(
+// CHECK: spmd.all_reduce sum %{{.*}} : tensor<4xf32>
+// CHECK: spmd.all_reduce sum %{{.*}} : tensor<4x8xf32>
+func.func @kept(
+    %x: tensor<4x8xbf16> {spmd.global_type = tensor<4x16xbf16>, spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
+    %y: tensor<4x8xbf16> {spmd.global_type = tensor<4x8xbf16>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}], partial = {"tp"}>},
+    %z: tensor<4x8xf32> {spmd.global_type = tensor<4x8xf32>, spmd.sharding = #spmd.sharding<@mesh, [{}, {}], partial = {"tp"}>})
+    -> (tensor<4xf32>, tensor<4x8xf32>) {
+  %0 = graph.cast %x {spmd.global_types = [tensor<4x16xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {"tp"}]>]} : (tensor<4x8xbf16>) -> tensor<4x8xf32>
+  %1 = graph.reduce sum %0 {dims = array<i64: 1>, spmd.global_types = [tensor<4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}], partial = {"tp"}>]} : (tensor<4x8xf32>) -> tensor<4xf32>
+  %2 = spmd.all_reduce sum %1 over @mesh {"tp"} {spmd.global_types = [tensor<4xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}]>]} : tensor<4xf32>
+  %3 = graph.cast %y {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}], partial = {"tp"}>]} : (tensor<4x8xbf16>) -> tensor<4x8xf32>
+  %4 = graph.add %3, %z {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}], partial = {"tp"}>]} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %5 = spmd.all_reduce sum %4 over @mesh {"tp"} {spmd.global_types = [tensor<4x8xf32>], spmd.shardings = [#spmd.sharding<@mesh, [{}, {}]>]} : tensor<4x8xf32>
+  return %2, %5 : tensor<4xf32>, tensor<4x8xf32>
+}
