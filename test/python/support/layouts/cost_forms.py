@@ -35,6 +35,9 @@ MODELS = {
 DROPLESS = ("mixtral-8x7b-dropless", "qwen3-30b-dropless")
 MIXTURES = ("switch-7b", "mixtral-8x7b", "qwen3-30b", *DROPLESS)
 
+#: Those whose table is the head.
+TIED = ("gpt-124m", "gpt-1.3b", "gpt-175b", "gpt-1t")
+
 #: Mesh and plan of each layout.
 LAYOUTS = [
     ("dp=8", ""), ("dp=8", "zero1"), ("dp=8", "zero2"), ("dp=8", "zero3"),
@@ -43,7 +46,7 @@ LAYOUTS = [
     ("dp=4,tp=4", "megatron,zero1"), ("dp=4,tp=4", "megatron,zero2"),
     ("dp=4,tp=4", "megatron,zero3"), ("dp=4,tp=4", "megatron-sp,zero1"),
     ("dp=4,tp=4", "megatron-sp,zero2"), ("dp=4,tp=4", "megatron-sp,zero3"),
-    ("pp=4", ""), ("pp=2,dp=4", ""), ("pp=2,dp=4", "zero1"),
+    ("pp=4", ""), ("pp=2,dp=4", ""), ("pp=2,dp=4", "zero1"), ("pp=2,dp=4", "zero2"),
     ("pp=2,tp=4", "megatron"), ("pp=2,tp=4", "megatron-sp"),
     ("pp=2,dp=2,tp=4", "megatron-sp,zero1"),
     ("cp=4", "context"), ("cp=4", "ring"), ("cp=4", "ulysses"),
@@ -131,8 +134,14 @@ def zero(case):
 
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
-    ("all_reduce tp", lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
-     "with sequences between blocks the few numbers of tokens of each expert are summed"),
+    *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
+       "with sequences between blocks the few numbers of tokens of each expert are summed")
+      for row in ("all_reduce tp", "all_reduce cp,tp", "all_gather tp:(2)2")),
+    ("all_to_all_rows node,ep", lambda c: "--precision=fp8" in c,
+     "with 8 bits, scales are of the rows of all choices, which are sent to nodes"),
+    ("send pp", lambda c: c[0] in TIED and has(c, "zero2") and any("zb-v" in flag for flag in c)
+     and "--precision=f32" not in c,
+     "a fourth more is sent between stages in 16 bits, for a reason not found yet"),
     *((row, lambda c, axis=axis: axis in c[1] and "--precision=fp8" in c,
        "gradients are sent in f32: in 16 bits, scales of 8 bits would follow from other numbers than on one rank")
       for row, axis in (("send pp", "pp="), ("all_gather tp", "pp="), ("all_to_all cp", "cp="))),
@@ -209,7 +218,7 @@ OTHERS = ("bert-340m", "t5-770m", "vit-632m", "gemma-7b", "mamba2-2.7b")
 CASES = list(dict.fromkeys([
     *cases(FIRST, ("f32", "bf16"), (1, 4)), *turns((*FIRST, *OTHERS), LAYOUTS),
     *turns(FIRST, LAYOUTS, 2), *turns(LARGE, LAYOUTS[::4]), *turns(FIRST, BLOCKS),
-    *turns(MIXTURES[:4], EXPERTS), *turns(DROPLESS, NODES)]))
+    *turns(MIXTURES[:4], EXPERTS), *turns(DROPLESS, NODES), *turns(MIXTURES, LAYOUTS, 1)]))
 
 #: Each layout once, with precisions and micro-batches in turn, of the smaller models.
 SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
@@ -217,6 +226,8 @@ SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
            *(["--micro-batches=4"] if index % 4 > 1 or "pp=" in mesh else []))
           for index, (mesh, plan) in enumerate(LAYOUTS)]
 SAMPLE += [("llama-1b", "row=4,col=4", "summa2d", "--precision=bf16"),
+           ("mixtral-8x7b", "cp=2,tp=4", "ring,megatron-sp", "--precision=bf16"),
+           ("mixtral-8x7b-dropless", "tp=4", "megatron-sp", "--precision=f32"),
            ("bert-340m", "dp=4,tp=4", "megatron-sp,zero1", "--precision=bf16"),
            ("gpt-124m", "dp=2,cp=2,tp=4", "ring,megatron-sp,zero1", "--precision=f32"),
            ("gpt-124m", "dp=2,cp=4", "ulysses,zero2", "--precision=f32", "--micro-batches=4"),
