@@ -141,9 +141,9 @@ static bool areTogether(const Stages &stages, ValueRange terms, bool own) {
 /// Accumulates the gradients of a parameter that several stages use in each of
 /// these stages, and adds up the accumulated gradients: a sum over
 /// micro-batches of an addition of values of different stages becomes an
-/// addition of sums, which are sent once, after the last micro-batch. What
-/// devices add up of each micro-batch is added up of each term. Returns whether
-/// it changed anything.
+/// addition of sums, which are sent once, after the last micro-batch. Sums over
+/// devices of each micro-batch become sums of each term. Returns whether it
+/// changed anything.
 static bool separateUses(func::FuncOp function, const Flow &flow,
                          const Stages &stages) {
   SmallVector<spmd::AllReduceOp> work;

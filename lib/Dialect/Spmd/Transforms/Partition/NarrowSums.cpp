@@ -55,7 +55,7 @@ static FloatType narrowTerms(Value value, int depth = 12) {
   for (Value operand : op->getOperands()) {
     std::optional<Sharding> own = writtenSharding(operand);
     if (!own || own->partial != sharding->partial) {
-      // What scales a partial value, and places, are the same on each device.
+      // Factors of a partial value, and places, are the same on each device.
       bool scales =
           isa<graph::MulOp>(op) ||
           !isa<FloatType>(graph::tensorTypeOf(operand).getElementType());

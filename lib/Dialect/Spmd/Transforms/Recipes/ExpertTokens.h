@@ -19,11 +19,10 @@
 
 namespace cleave::spmd {
 
-/// The type of the elements of `value`, or null if they are no floating-point
-/// numbers.
+/// Returns the type of the floating-point elements of `value`, or null.
 mlir::FloatType floatTypeOf(mlir::Value value);
 
-/// A sharding of `value` that says nothing of any dimension.
+/// Returns a sharding of `value` that leaves all dimensions open.
 Sharding openSharding(mlir::Value value);
 
 /// The axes that shard other dimensions of the weights of experts: over these,
