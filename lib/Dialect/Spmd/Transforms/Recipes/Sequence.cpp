@@ -12,7 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Sequence.h"
-#include "ExpertDimensions.h"
+#include "Experts/ExpertDimensions.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"

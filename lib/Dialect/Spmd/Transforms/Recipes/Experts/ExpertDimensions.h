@@ -14,10 +14,10 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
-#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTS_EXPERTDIMENSIONS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTS_EXPERTDIMENSIONS_H
 
-#include "Annotator.h"
+#include "../Annotator.h"
 #include "cleave/Dialect/Spmd/Transforms/Propagation/DimensionClasses.h"
 
 namespace cleave::spmd {
@@ -78,4 +78,4 @@ llvm::FailureOr<bool> splitMaskedExperts(Annotator &annotator,
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTDIMENSIONS_H
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTS_EXPERTDIMENSIONS_H

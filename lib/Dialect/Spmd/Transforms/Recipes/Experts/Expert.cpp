@@ -20,7 +20,7 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#include "Annotator.h"
+#include "../Annotator.h"
 #include "ExpertDimensions.h"
 #include "ExpertTokens.h"
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"

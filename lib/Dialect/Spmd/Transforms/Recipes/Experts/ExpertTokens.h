@@ -12,8 +12,8 @@
 ///
 //===----------------------------------------------------------------------===//
 
-#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTTOKENS_H
-#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTTOKENS_H
+#ifndef CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTS_EXPERTTOKENS_H
+#define CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTS_EXPERTTOKENS_H
 
 #include "ExpertDimensions.h"
 
@@ -38,4 +38,4 @@ void gatherFolded(Annotator &annotator, mlir::func::FuncOp function,
 
 } // namespace cleave::spmd
 
-#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTTOKENS_H
+#endif // CLEAVE_LIB_DIALECT_SPMD_TRANSFORMS_RECIPES_EXPERTS_EXPERTTOKENS_H
