@@ -65,14 +65,15 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
 ///
 /// Ranks that share a sequence fill places together: what each adds is
 /// scattered to those that compute them, and what these compute gathered, in
-/// forward and in backward, in the type of sums where ranks share features: a
-/// rank of c sends c - 1 times its places in 4 bytes. Scattered over t ranks
-/// first, which send 4 (t - 1) / t bytes for each of them, and as many for two
-/// bytes of each of the c parts that they gather, places are sent at less only
-/// for c = 2, and by less than a fifth. Where experts are over those very ranks
-/// (folded, arXiv 2504.14960, section 3.2) tokens are gathered and outputs
-/// scattered instead, and so are gradients; rows are sent as over ranks of
-/// other samples, also where sequences are sharded between blocks alone.
+/// forward and in backward, in the type of sums where t ranks share features: a
+/// rank of c sends 4 P (c - 1) / c bytes for each feature of P places, and 4 T
+/// (t - 1) / t for T tokens. Scattered over the t ranks first, it would send
+/// 4 P (t - 1) / (c t), 2 P (c - 1) / (c t) and 2 P (t - 1) / t: as much for
+/// c = 2, t = 4 and P = 2.5 T, and 0.62 of it for c = 4, of which plans make no
+/// use yet, so that this form is not the least. Where experts are over those
+/// very ranks (folded, arXiv 2504.14960, section 3.2) tokens are gathered and
+/// outputs scattered instead, and so are gradients; rows are sent as over ranks
+/// of other samples, also where sequences are sharded between blocks alone.
 void closedforms::addExperts(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double samples = options.ranks(Split::Samples), over = builder.tokenRanks();

@@ -9,7 +9,7 @@ import torch
 
 from cleave.models.__main__ import main as write_model
 from cleave.trace import trace
-from cost_forms import CASES, SAMPLE, case_name, cost, exceeding, known, write
+from cost_forms import CASES, SAMPLE, case_name, cost, exceeding, known, too_many, write
 from proofs import ALL
 
 
@@ -26,6 +26,7 @@ def test_a_plan_costs_what_its_form_says(folder, case):
     rows = exceeding(found)
     reasons = known(case)
     assert rows <= set(reasons), "; ".join(found["excesses"])
+    assert not too_many(found, reasons), "; ".join(found["excesses"])
     # The plan computes not far less either: the form says something.
     assert 0.8 < found["operations"]["ratio"]
     # Nor do ranks compute more alike than the form says.

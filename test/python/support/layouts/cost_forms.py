@@ -132,10 +132,24 @@ def zero(case):
     return "zero" in case[2]
 
 
+#: The reason of rows that may exceed their forms by a little of all that is sent, and that share.
+FEW = "with sequences between blocks the few numbers of tokens of each expert are summed"
+SHARE_OF_FEW = 0.005
+
+
+def too_many(found, reasons):
+    """Rows for the reason `FEW` that are more than a few."""
+    whole = sum(row["bytes"]["plan"] for row in found["sent"])
+    rows = {f"{row['kind']} {row['axes'].replace(chr(34), '').replace(' ', '')}": row["bytes"]
+            for row in found["sent"] if row["exceeds"]}
+    return {name for name, sent in rows.items() if reasons.get(name) == FEW
+            and sent["plan"] - sent["form"] > SHARE_OF_FEW * whole}
+
+
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
     *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
-       "with sequences between blocks the few numbers of tokens of each expert are summed")
+       FEW)
       for row in ("all_reduce tp", "all_reduce cp,tp", "all_gather tp:(2)2")),
     ("all_to_all_rows node,ep", lambda c: "--precision=fp8" in c,
      "with 8 bits, scales are of the rows of all choices, which are sent to nodes"),

@@ -699,7 +699,8 @@ int64_t Stages::reducerOf(Operation *op, int64_t stage) const {
 int64_t Stages::gathererOf(Operation *op, int64_t stage) const {
   Value source = op->getResult(0);
   while (Operation *from = source.getDefiningOp()) {
-    if (from->getNumOperands() == 0)
+    // Of several values one stage may hold one and not the others.
+    if (from->getNumOperands() != 1)
       return stage;
     source = from->getOperand(0);
   }
