@@ -65,15 +65,17 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
 ///
 /// Ranks that share a sequence fill places together: what each adds is
 /// scattered to those that compute them, and what these compute gathered, in
-/// forward and in backward, in the type of sums where t ranks share features: a
-/// rank of c sends 4 P (c - 1) / c bytes for each feature of P places, and 4 T
-/// (t - 1) / t for T tokens. Scattered over the t ranks first, it would send
-/// 4 P (t - 1) / (c t), 2 P (c - 1) / (c t) and 2 P (t - 1) / t: as much for
-/// c = 2, t = 4 and P = 2.5 T, and 0.62 of it for c = 4, of which plans make no
-/// use yet, so that this form is not the least. Where experts are over those
-/// very ranks (folded, arXiv 2504.14960, section 3.2) tokens are gathered and
-/// outputs scattered instead, and so are gradients; rows are sent as over ranks
-/// of other samples, also where sequences are sharded between blocks alone.
+/// forward and in backward. Where t ranks share features, the c ranks of a
+/// sequence gather slices: sums of P places are 4 P (t - 1) / (c t) bytes for
+/// each feature, and slices 2 P (c - 1) / (c t) and 4 T (t - 1) / (c t) for T
+/// tokens, in place of 4 P (c - 1) / c and 8 T (t - 1) / (c t) of partial sums
+/// that are added up by tokens. In slices they are filled, too, where c > 2:
+/// 2 (c - 1) sums of P / c are more than t - 1 of t in three gathers.
+///
+/// Where experts are over those very ranks (folded, arXiv 2504.14960, section
+/// 3.2) tokens are gathered and outputs scattered instead, and so are
+/// gradients; rows are sent as over ranks of other samples, also where
+/// sequences are sharded between blocks alone.
 void closedforms::addExperts(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   double samples = options.ranks(Split::Samples), over = builder.tokenRanks();
@@ -128,12 +130,14 @@ void closedforms::addExperts(FormBuilder &builder) {
       if (axis.experts)
         exchange(CollectiveKind::AllToAll, axis);
     for (const Axis &axis : builder.axesOf(Split::Sequence)) {
-      double each = (folded ? mixture.branch : mixture.places) / samples;
+      double each = both * (folded ? mixture.branch : mixture.places) / samples,
+             features = scatters ? options.ranks(Split::Features) : 1;
       bool partial = !folded && !scatters && sharesFeatures;
-      builder.send(CollectiveKind::AllGather, axis, both * each,
+      builder.send(CollectiveKind::AllGather, axis, each / features,
                    partial ? options.sumBytes : options.activationBytes,
                    folded ? "tokens of mixtures" : "places of experts");
-      builder.send(CollectiveKind::ReduceScatter, axis, both * each,
+      builder.send(CollectiveKind::ReduceScatter, axis,
+                   builder.fillsSlices(mixture) ? each / features : each,
                    options.sumBytes,
                    folded ? "tokens of mixtures" : "places of experts");
     }

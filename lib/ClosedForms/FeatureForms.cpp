@@ -23,15 +23,36 @@ static void addLoss(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
 
 /// The sums of a mixture in forward and in backward (Megatron-Core, arXiv
 /// 2504.14960, section 3.3): places of experts are scattered before they go to
-/// the ranks of their tokens, where slices are gathered.
+/// the ranks of their tokens, where choices are added up in f32 in slices of
+/// features. Tokens, of which there are fewer, are gathered then, or traded for
+/// shards of the sequence; so are their gradients, of which the gradients
+/// of the weights of several choices read slices, too. Places that are filled
+/// in slices are gathered for the experts in forward and in backward, and once
+/// more as slices are saved.
 static void addScatteredPlaces(FormBuilder &builder, llvm::ArrayRef<Axis> axes,
-                               double places) {
+                               const Mixture &mixture) {
   const StepOptions &options = builder.options;
-  double both = (2 + options.fullShare) * places / builder.tokenRanks();
-  builder.send(CollectiveKind::ReduceScatter, axes, both, options.sumBytes,
+  double both = 2 + options.fullShare, places = both * mixture.places,
+         tokens = mixture.branch / builder.tokenRanks();
+  builder.send(CollectiveKind::ReduceScatter, axes,
+               places / builder.tokenRanks(), options.sumBytes,
                "sums of places of experts");
-  builder.send(CollectiveKind::AllGather, axes, both, options.activationBytes,
-               "slices of places of experts");
+  bool fills = builder.fillsSlices(mixture);
+  if (fills)
+    builder.send(CollectiveKind::AllGather, axes,
+                 (places + mixture.places) / builder.tokenRanks(),
+                 options.activationBytes, "slices of places of experts");
+  if (!builder.hasSequenceBetween()) {
+    builder.send(CollectiveKind::AllGather, axes, both * tokens, 4,
+                 "slices of tokens");
+    return;
+  }
+  tokens /= options.ranks(Split::Features);
+  builder.send(CollectiveKind::AllToAll, axes, both * tokens, 4,
+               "slices of tokens");
+  double read = fills ? both : mixture.choices > 1 ? 1 : 0;
+  builder.send(CollectiveKind::AllToAll, axes, read * tokens,
+               options.activationBytes, "slices of tokens, and gradients");
 }
 
 /// Megatron (arXiv 1909.08053, section 3): two all-reduces of b s h in forward
@@ -48,12 +69,12 @@ static void addMegatron(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
   // Experts are a branch, too; weights of tokens multiply partial sums.
   for (const Mixture &mixture : sizes.mixtures) {
     if (builder.scattersPlaces(mixture)) {
-      addScatteredPlaces(builder, axes, mixture.places);
-      continue;
+      addScatteredPlaces(builder, axes, mixture);
+    } else {
+      builder.send(CollectiveKind::AllReduce, axes,
+                   sums * mixture.branch / tokens, options.sumBytes,
+                   "sums of b s h of each branch");
     }
-    builder.send(CollectiveKind::AllReduce, axes,
-                 sums * mixture.branch / tokens, options.sumBytes,
-                 "sums of b s h of each branch");
     builder.send(CollectiveKind::AllReduce, axes, mixture.weights / tokens, 4,
                  "gradients of the weights of tokens");
   }
@@ -99,11 +120,12 @@ static void addSequenceBetween(FormBuilder &builder,
   for (const Mixture &mixture : sizes.mixtures) {
     if (mixture.expertsOfRows && axes.front().sendsRows())
       continue;
-    builder.send(CollectiveKind::AllGather, axes,
-                 sums * mixture.branch / tokens, options.activationBytes,
-                 "gathers of each mixture");
+    if (!builder.fillsSlices(mixture))
+      builder.send(CollectiveKind::AllGather, axes,
+                   sums * mixture.branch / tokens, options.activationBytes,
+                   "gathers of each mixture");
     if (builder.scattersPlaces(mixture))
-      addScatteredPlaces(builder, axes, mixture.places);
+      addScatteredPlaces(builder, axes, mixture);
     else
       builder.send(CollectiveKind::ReduceScatter, axes,
                    sums * mixture.branch / tokens, options.sumBytes,

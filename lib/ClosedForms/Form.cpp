@@ -67,14 +67,26 @@ bool FormBuilder::shardsStream() const {
          });
 }
 
+bool FormBuilder::sendsPlaces() const {
+  return llvm::any_of(options.axes, [](const Axis &axis) {
+    return axis.experts && axis.split == Split::Samples && axis.size > 1;
+  });
+}
+
 bool FormBuilder::scattersPlaces(const Mixture &mixture) const {
-  bool sends = false, sums = false;
+  bool folded = false, sums = false;
   for (const Axis &axis : options.axes) {
-    sends |= axis.experts && axis.split == Split::Samples && axis.size > 1;
+    folded |= axis.experts && axis.split == Split::Sequence;
     sums |= !axis.experts && axis.split == Split::Features && axis.size > 1;
   }
-  return sends && sums && !mixture.expertsOfRows &&
-         options.activationBytes < options.sumBytes;
+  bool sends = sendsPlaces() ? options.activationBytes < options.sumBytes
+                             : !folded && options.ranks(Split::Sequence) > 1;
+  return sends && sums && !mixture.expertsOfRows;
+}
+
+bool FormBuilder::fillsSlices(const Mixture &mixture) const {
+  return scattersPlaces(mixture) && !sendsPlaces() &&
+         options.ranks(Split::Sequence) > 2;
 }
 
 /// Around a ring, for scores of which a mask leaves the earlier keys (arXiv

@@ -67,9 +67,13 @@ public:
   bool hasSequenceBetween() const;
   /// Whether it shards the stream, by the sequence or by features.
   bool shardsStream() const;
+  /// Whether places of experts go to ranks that hold other samples.
+  bool sendsPlaces() const;
   /// Whether partial sums of places of experts are scattered over the ranks of
-  /// features, to be rounded and sent as slices to the ranks of their tokens.
+  /// features, and sent as slices to the ranks of their tokens.
   bool scattersPlaces(const Mixture &mixture) const;
+  /// Whether ranks of a sequence also fill places in slices.
+  bool fillsSlices(const Mixture &mixture) const;
   /// Whether ranks hold a sequence in zig-zag order.
   bool inZigZag() const;
 

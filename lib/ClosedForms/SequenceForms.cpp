@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FormBuilder.h"
+#include <numeric>
 
 using namespace cleave;
 using namespace cleave::closedforms;
@@ -32,9 +33,19 @@ static void addPositions(FormBuilder &builder, llvm::ArrayRef<Axis> axes) {
 /// Queries, keys, values and the output of an attention go from positions to
 /// heads or back, and so do their gradients (DeepSpeed-Ulysses, arXiv
 /// 2309.14509, section 3.2): 4 b s (heads + key heads) d / N elements of a rank
-/// in all-to-alls.
-static double exchanged(const Attention &a) {
-  return 4 * a.batch * a.headSize * (a.heads * a.queries + a.keyHeads * a.keys);
+/// in all-to-alls. Keys and values of fewer heads than there are ranks are
+/// gathered, as by `context`.
+static double exchanged(const Attention &a, bool withKeys) {
+  return 4 * a.batch * a.headSize *
+         (a.heads * a.queries + (withKeys ? a.keyHeads * a.keys : 0));
+}
+
+/// Whether each of `ranks` that trade heads needs heads of keys that another
+/// one needs, too, of those that `features` ranks have.
+static bool sharesKeys(const Attention &a, double ranks, double features) {
+  auto own = static_cast<int64_t>(a.keyHeads / features),
+       others = static_cast<int64_t>(ranks);
+  return own > 0 && std::gcd(own, others) == 1;
 }
 
 /// Keys and values of other positions, b g d s / N elements each: N - 1 of them
@@ -67,17 +78,22 @@ void closedforms::addSequence(FormBuilder &builder) {
     auto ranks = static_cast<double>(axis.size);
     for (const Attention &a : builder.sizes.attentions) {
       double share = samples * features;
+      bool gathers =
+          axis.recipe == "context" || (axis.tradesHeads() && whole == ranks &&
+                                       sharesKeys(a, ranks, features));
       if (axis.tradesHeads()) {
         builder.send(CollectiveKind::AllToAll, axis,
-                     exchanged(a) * (1 + options.fullShare / 2) /
+                     exchanged(a, !gathers) * (1 + options.fullShare / 2) /
                          (share * whole),
                      options.activationBytes,
                      "queries, keys, values and outputs, and gradients");
-        continue;
+        if (!gathers)
+          continue;
+      } else {
+        share *= exchanging;
       }
-      share *= exchanging;
       double keys = ranks * chunk(a, ranks) / share;
-      if (axis.recipe == "context") {
+      if (gathers) {
         builder.send(CollectiveKind::AllGather, axis, 4 * keys,
                      options.activationBytes,
                      "keys and values, for forward and backward");

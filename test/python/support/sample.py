@@ -21,35 +21,51 @@ COUNT = "CLEAVE_TEST_LEFT_OUT"
 #: Of the cases of each test of these files, `make test` runs one in so many; all run with
 #: CLEAVE_TEST_ALL, or where tests are named.
 SAMPLED = {
-    "test_buckets": 6, "test_check": 2, "test_check_finite": 2, "test_check_large": 2,
-    "test_cleave_run_ranks": 10, "test_cleave_run_sockets": 3, "test_closed_forms": 4,
-    "test_collective_chunks": 2, "test_compressed_stages": 4, "test_compressed_training": 3,
-    "test_compression": 2, "test_conditions": 2, "test_cuda_cudnn": 2, "test_cuda_device": 8,
+    "test_attention_masks": 2, "test_buckets": 6, "test_check": 2, "test_check_finite": 2,
+    "test_check_large": 2, "test_cleave_run_ranks": 10, "test_cleave_run_sockets": 3,
+    "test_closed_forms": 4, "test_collective_chunks": 2, "test_compressed_stages": 4,
+    "test_compressed_training": 3, "test_compression": 2, "test_conditions": 2,
+    "test_cuda_cudnn": 2, "test_cuda_device": 8, "test_cuda_interpreter": 3,
     "test_cuda_order": 8, "test_cuda_processes": 2, "test_cuda_programs": 2, "test_cuda_ranks": 4,
-    "test_cuda_types": 2, "test_delayed_training": 2, "test_delayed_updates": 2,
-    "test_deterministic": 8, "test_evaluation": 2, "test_exchange_rows": 3, "test_expert_loops": 4,
-    "test_expert_overflow": 3, "test_expert_recipes": 3, "test_experts": 4,
-    "test_experts_and_options": 4, "test_extremes": 3, "test_folded": 8, "test_four_axes": 2,
+    "test_cuda_types": 2, "test_cuda_values": 2, "test_delayed_training": 2,
+    "test_delayed_updates": 2, "test_deterministic": 8, "test_evaluation": 2,
+    "test_exchange_rows": 3, "test_expert_loops": 4, "test_expert_overflow": 3,
+    "test_expert_recipes": 3, "test_experts": 4, "test_experts_and_options": 4,
+    "test_experts_in_16_bits": 3, "test_extremes": 3, "test_folded": 8, "test_four_axes": 2,
     "test_fp8_native": 3, "test_gathers": 4, "test_interlock": 4, "test_joined_batches": 8,
-    "test_kept_traces": 16, "test_library_mixtures": 10, "test_loss_scale": 6, "test_measured": 2,
-    "test_memory_forms": 5, "test_mixed_layouts": 2, "test_mixed_precision": 3,
-    "test_mixed_spread": 3, "test_narrow_saves": 2, "test_native_devices": 2,
-    "test_native_four_axes": 2, "test_native_masks": 2, "test_native_pairs": 2,
-    "test_native_pipedream": 10, "test_native_pipelines": 12, "test_offload": 3,
-    "test_offload_failures": 2, "test_old_files": 3, "test_optimizer_fusion": 8,
+    "test_kept_traces": 16, "test_library_mixtures": 10, "test_library_mixtures_in_16_bits": 2,
+    "test_loss_scale": 6, "test_measured": 2, "test_memory_forms": 5, "test_mixed_layouts": 2,
+    "test_mixed_precision": 3, "test_mixed_resume": 3, "test_mixed_spread": 3,
+    "test_narrow_saves": 2, "test_native_devices": 2, "test_native_four_axes": 2,
+    "test_native_masks": 2, "test_native_pairs": 2, "test_native_pipedream": 10,
+    "test_native_pipelines": 12, "test_offload": 3, "test_offload_failures": 2, "test_old_files": 3,
+    "test_operator_edges": 2, "test_optimizer_fusion": 8,
     "test_optimizer_recipes": 3, "test_ordered_norms": 4, "test_outputs": 3, "test_package": 2,
-    "test_package_decoders": 3, "test_paper_memory": 3, "test_pipe_slices": 3, "test_pipedream": 2,
-    "test_pipeline_state": 3, "test_post_validation": 3, "test_precision_plans": 8,
-    "test_prediction": 2, "test_processes": 4, "test_pruned_training": 2, "test_pruning": 2,
-    "test_random_graphs": 2, "test_random_operators": 5, "test_ranks_agree": 2,
-    "test_recipe_pairs": 2, "test_recommender": 3, "test_recompute": 16,
-    "test_recompute_search": 3, "test_relay_tokens": 3, "test_repeat": 3,
-    "test_rules_and_options": 7, "test_scans": 2, "test_scatter_batches": 6, "test_signals": 2,
-    "test_small_programs": 2, "test_sort_rows": 2, "test_stage_cuts": 3, "test_summa": 2,
-    "test_top_k": 2, "test_trace_families": 3, "test_training_devices": 6,
-    "test_training_dropout": 3, "test_traps": 2, "test_uneven": 5, "test_uneven_devices": 4,
-    "test_uneven_micro_batches": 3, "test_update_rules_native": 8, "test_volumes": 8,
-    "test_written_buffers": 2,
+    "test_package_decoders": 3, "test_package_families": 2, "test_paper_memory": 3,
+    "test_pipe_slices": 3, "test_pipedream": 2, "test_pipeline_state": 3, "test_pipelines": 2,
+    "test_planned_memory": 2, "test_post_validation": 3, "test_precision_plans": 8,
+    "test_precision_shards": 2, "test_prediction": 2, "test_processes": 4,
+    "test_pruned_training": 2, "test_pruning": 2, "test_random_graphs": 2,
+    "test_random_operators": 5, "test_ranks_agree": 2, "test_recipe_pairs": 2,
+    "test_recommender": 3, "test_recompute": 16, "test_recompute_search": 3, "test_relay_tokens": 3,
+    "test_repeat": 3, "test_rules_and_options": 7, "test_scans": 2, "test_scatter_batches": 6,
+    "test_signals": 2, "test_small_programs": 2, "test_sort_rows": 2, "test_stage_cuts": 3,
+    "test_summa": 2, "test_top_k": 2, "test_trace_families": 3, "test_training_devices": 6,
+    "test_training_dropout": 3, "test_training_shapes": 2, "test_traps": 2, "test_uneven": 5,
+    "test_uneven_devices": 4, "test_uneven_micro_batches": 3, "test_update_rules": 2,
+    "test_update_rules_native": 8, "test_volumes": 8, "test_written_buffers": 2,
+}
+
+#: Of the tests of these files, which take longest, `make test` runs one in so many.
+IN_TURN = {
+    "test_benchmarks": 3, "test_buckets": 2, "test_cleave_run_ranks": 3,
+    "test_cleave_run_sockets": 2, "test_compressed_training": 2, "test_cuda_cudnn": 2,
+    "test_cuda_device": 3, "test_cuda_order": 3, "test_cuda_processes": 2, "test_cuda_ranks": 2,
+    "test_expert_loops": 2, "test_expert_overflow": 2, "test_fp8_native": 2, "test_gpu_harness": 2,
+    "test_kept_traces": 2, "test_mixed_precision": 2, "test_native_pipedream": 2,
+    "test_native_pipelines": 2, "test_optimizer_fusion": 2, "test_post_validation": 2,
+    "test_processes": 2, "test_pruned_training": 2, "test_recompute": 2, "test_recompute_search": 2,
+    "test_torchrun": 2, "test_trace_command": 2, "test_update_rules_native": 2,
 }
 
 
@@ -109,14 +125,22 @@ def places(name, test, share, count):
 
 def left_out(name, items):
     """The cases of pytest that the sample `name` does not run."""
-    cases = {}
+    cases, tests = {}, {}
     for item in items:
-        if hasattr(item, "callspec") and item.module.__name__ in SAMPLED:
-            test = item.nodeid.partition("::")[2].partition("[")[0]
-            cases.setdefault((item.module.__name__, test), []).append(item)
+        module = item.module.__name__
+        test = item.nodeid.partition("::")[2].partition("[")[0]
+        if module in IN_TURN:
+            tests.setdefault(module, {}).setdefault(test, []).append(item)
+        if hasattr(item, "callspec") and module in SAMPLED:
+            cases.setdefault((module, test), []).append(item)
     dropped = set()
     for (module, test), own in cases.items():
         dropped.update(own)
         dropped.difference_update(
             own[place] for place in places(name, f"{module}.{test}", SAMPLED[module], len(own)))
+    for module, own in tests.items():
+        kept = places(name, module, IN_TURN[module], len(own))
+        for place, of_test in enumerate(own.values()):
+            if place not in kept:
+                dropped.update(of_test)
     return dropped

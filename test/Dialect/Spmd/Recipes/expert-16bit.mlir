@@ -17,8 +17,8 @@
 // CHECK-NOT: spmd.all_to_all
 
 // Where ranks share the inner features of experts this gradient is a partial sum.
-// It is scattered in f32, and rounded, sent as slices and gathered after. So are
-// outputs, if the ranks divide their features.
+// It is scattered in f32, and rounded, and sent as slices, which tokens read. So
+// are outputs, if the ranks divide their features.
 
 // SUMS-LABEL: func.func @train(
 // SUMS: spmd.all_reduce sum %{{.*}} over @mesh {"tp"} {{.*}} : tensor<8x2x4x9xf32>
@@ -27,8 +27,9 @@
 // SUMS-NOT: spmd.all_to_all {{.*}}f32>
 // SUMS: %[[SUM:.*]] = spmd.reduce_scatter sum %{{.*}} by <@mesh, [{}, {}, {}, {"tp"}]> {{.*}} : tensor<8x2x4x6xf32> -> tensor<8x2x4x3xf32>
 // SUMS: %[[SENT:.*]] = graph.cast %[[SUM]] {{.*}} -> tensor<8x2x4x3xbf16>
-// SUMS: %[[BACK:.*]] = spmd.all_to_all %[[SENT]] over @mesh {"ep"} from 1 to 0 {{.*}} : tensor<8x2x4x3xbf16> -> tensor<4x4x4x3xbf16>
-// SUMS: spmd.all_gather %[[BACK]] by <@mesh, [{}, {}, {}, {"tp"}]> {{.*}} : tensor<4x4x4x3xbf16> -> tensor<4x4x4x6xbf16>
+// SUMS: spmd.all_to_all %[[SENT]] over @mesh {"ep"} from 1 to 0 {{.*}} : tensor<8x2x4x3xbf16> -> tensor<4x4x4x3xbf16>
+// SUMS-NOT: spmd.all_gather
+// SUMS: graph.gather {{.*}} : (tensor<4x16x3xf32>, tensor<4x8xi64>) -> tensor<4x8x3xf32>
 // SUMS-NOT: spmd.all_to_all
 
 // WIDE-LABEL: func.func @train(

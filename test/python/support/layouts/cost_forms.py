@@ -74,7 +74,8 @@ EXPERTS = [
     ("dp=4,tp=2", "megatron,expert(tp),expert(dp)"), ("dp=2,tp=4", "megatron-sp,expert(tp)"),
     ("ep=4,cp=2", "expert,ring"), ("ep=4,cp=2", "expert,context"),
     ("ep=2,cp=4", "expert,ulysses"), ("cp=4", "ring,expert(cp)"), ("pp=2,ep=4", "expert"),
-    ("dp=8", "zero1"), ("dp=4,tp=4", "megatron,zero1"),
+    ("dp=8", "zero1"), ("dp=4,tp=4", "megatron,zero1"), ("cp=4,tp=2", "context,megatron"),
+    ("cp=4,tp=2", "ring,megatron-sp"), ("ep=2,cp=2,tp=2", "expert,context,megatron-sp"),
 ]
 
 #: Of mixtures whose tokens choose several experts that drop none.
@@ -146,11 +147,14 @@ def too_many(found, reasons):
             and sent["plan"] - sent["form"] > SHARE_OF_FEW * whole}
 
 
+#: Sums of activations in 16 bits.
+SUMS = "--activation-reduction=16bit"
+
 #: Rows that exceed their forms, in which cases, and why. A row leaves this table with its cause.
 KNOWN = [
     *((row, lambda c: c[0] in MIXTURES and has(c, "megatron-sp"),
        FEW)
-      for row in ("all_reduce tp", "all_reduce cp,tp", "all_gather tp:(2)2")),
+      for row in ("all_reduce tp", "all_reduce cp,tp", "all_gather tp:(2)2", "all_gather cp,tp")),
     ("all_to_all_rows node,ep", lambda c: "--precision=fp8" in c,
      "with 8 bits, scales are of the rows of all choices, which are sent to nodes"),
     ("send pp", lambda c: c[0] in TIED and has(c, "zero2") and any("zb-v" in flag for flag in c)
@@ -166,11 +170,19 @@ KNOWN = [
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
        "with 8 bits gradients of places of experts are sent in f32")
       for row in ("all_to_all ep", "all_to_all dp")),
+    *((row, lambda c: c[0] == "switch-7b" and has(c, "megatron-sp", "expert(cp)") and SUMS in c,
+       "in 16 bits the only choice of a token is added up over ranks twice, before and after it is scaled")
+      for row in ("reduce_scatter tp", "reduce_scatter cp")),
+    *((row, lambda c: c[0] == "qwen3-30b" and has(c, "expert(cp)") and SUMS in c,
+       "beside tokens in 16 bits, numbers of their choices are gathered")
+      for row in ("all_gather cp", "all_reduce cp")),
+    ("reduce_scatter tp", lambda c: c[0] in DROPLESS and has(c, "expert(tp)") and SUMS in c,
+     "in 16 bits the gradient of the table is added up over ranks for all its rows"),
     *((f"all_to_all_rows {axis}", lambda c: c[0] in MIXTURES and "--precision=fp8" in c,
        "with 8 bits sums in f32 of rows are sent in f32") for axis in ("ep", "dp", "tp", "cp")),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and has(c, "megatron", "megatron-sp"),
        "with 8 bits outputs of experts are summed at all places, not for each token, nor gathered")
-      for row in ("all_reduce tp", "all_gather tp", "reduce_scatter tp")),
+      for row in ("all_reduce tp", "all_gather tp", "reduce_scatter tp", "all_to_all tp", "permute cp,tp")),
     *((row, lambda c: c[0] in MIXTURES and "--precision=fp8" in c and "cp=" in c[1],
        "with 8 bits gradients of places of experts are gathered in f32")
       for row in ("all_gather cp", "reduce_scatter cp", "all_reduce cp")),
@@ -225,6 +237,15 @@ def turns(models, layouts, begin=0):
             yield (model, mesh, plan, *flags)
 
 
+def narrow_sums(models, layouts):
+    """Each model with each layout in which ranks add up activations, in 16 bits."""
+    for index, (mesh, plan) in enumerate(layouts):
+        for model in models:
+            if fits(model, mesh) and ("tp=" in mesh or "cp=" in mesh):
+                flags = ["--micro-batches=4"] if index % 2 or "pp=" in mesh else []
+                yield (model, mesh, plan, "--precision=bf16", SUMS, *flags)
+
+
 FIRST = ("gpt-124m", "gpt-1.3b", "llama-1b", "llama-7b")
 LARGE = ("llama-70b", "gpt-175b", "gpt-1t")
 OTHERS = ("bert-340m", "t5-770m", "vit-632m", "gemma-7b", "mamba2-2.7b")
@@ -232,7 +253,12 @@ OTHERS = ("bert-340m", "t5-770m", "vit-632m", "gemma-7b", "mamba2-2.7b")
 CASES = list(dict.fromkeys([
     *cases(FIRST, ("f32", "bf16"), (1, 4)), *turns((*FIRST, *OTHERS), LAYOUTS),
     *turns(FIRST, LAYOUTS, 2), *turns(LARGE, LAYOUTS[::4]), *turns(FIRST, BLOCKS),
-    *turns(MIXTURES[:4], EXPERTS), *turns(DROPLESS, NODES), *turns(MIXTURES, LAYOUTS, 1)]))
+    *turns(MIXTURES[:4], EXPERTS), *turns(DROPLESS, NODES), *turns(MIXTURES, LAYOUTS, 1),
+    *narrow_sums(("gpt-1.3b", "llama-7b", "mixtral-8x7b"), LAYOUTS),
+    *narrow_sums(MIXTURES[:4], EXPERTS),
+    # Heads of keys that ranks share.
+    *(("llama-70b", mesh, "ulysses,megatron-sp", f"--precision={precision}")
+      for mesh in ("cp=2,tp=8", "cp=4,tp=8") for precision in ("f32", "bf16"))]))
 
 #: Each layout once, with precisions and micro-batches in turn, of the smaller models.
 SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,

@@ -605,7 +605,9 @@ def NarrowSums : Pass<"spmd-narrow-sums", "::mlir::ModuleOp"> {
     Where devices add f32 values, each of which has been computed of partial sums
     of 16 bits by moving, scaling and adding them, the terms of each device are
     rounded to that type before they are sent, as Megatron-LM sends outputs of
-    experts. Other sums keep their type: those of gradients of weights, whose
+    experts; so are tokens of 16 bits that devices add to places of experts or
+    take from them, and matmuls of 16 bits whose sum all readers round. Other sums
+    keep their type: those of gradients of weights, whose
     terms are f32, of products along features, which are gradients of the weights
     of choices, and of norms and losses, which are partial where they are
     computed.

@@ -179,6 +179,10 @@ void gatherTokens(Annotator &annotator);
 /// before ranks that share a sequence gather them. For experts that are not
 /// sharded over other ranks, whose recipe does so.
 void roundPlaces(Annotator &annotator);
+
+/// Rounds places of experts that tokens fill after they have the dimension of
+/// experts: as sums in f32 they are scattered over ranks that share a sequence.
+void roundFilledPlaces(mlir::ModuleOp module);
 /// Lets readers of partial sums of experts that round these and widen them
 /// again read them as they are: what they are added up to is reduced then.
 void keepPartialSums(Annotator &annotator);

@@ -39,6 +39,9 @@ static void addTokens(const DimensionClasses &classes, func::FuncOp function,
                       SequenceClasses &sequences) {
   for (auto lookup : function.getBody().front().getOps<graph::GatherOp>()) {
     Value table = lookup.getInput(), tokens = lookup.getIndices();
+    // In mixed precision a copy is read.
+    if (auto copy = table.getDefiningOp<graph::CastOp>())
+      table = copy.getInput();
     auto argument = dyn_cast<BlockArgument>(table);
     if (!argument || !isGiven(tokens) ||
         !graph::hasRole(function, argument.getArgNumber(), "parameter"))

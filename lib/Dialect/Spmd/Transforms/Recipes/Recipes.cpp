@@ -7,6 +7,7 @@
 
 #include "DecomposeGlobalNorm.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
+#include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "cleave/Support/PassCounts.h"
@@ -436,6 +437,7 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
     });
     if (failed(verifyParameters()))
       return failure();
+    roundFilledPlaces(getOperation());
     GlobalNormDecomposition norms(getOperation(), grains);
     Annotator annotator(getOperation(), meshOp, grains);
     if (failed(applyPlacements(annotator, plan.placements)))
@@ -485,7 +487,18 @@ struct ApplyRecipesPass : spmd::impl::ApplyRecipesBase<ApplyRecipesPass> {
       keepSums();
     splitOrderedSamples(annotator);
     norms.finish(&annotator);
+    eraseUnread(annotator);
     return success();
+  }
+
+  /// Erases casts of which annotations have taken all readers: a stage of a
+  /// pipeline would be said to read their operands.
+  static void eraseUnread(Annotator &annotator) {
+    for (func::FuncOp function : annotator.entries())
+      for (Operation &op : llvm::make_early_inc_range(
+               llvm::reverse(function.getBody().front())))
+        if (isa<graph::CastOp>(op) && op.use_empty())
+          op.erase();
   }
 
   /// Shards samples in another order than that of the arguments as these are.

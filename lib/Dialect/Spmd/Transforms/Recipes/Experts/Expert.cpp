@@ -31,34 +31,6 @@ using namespace mlir;
 using namespace cleave;
 using namespace cleave::spmd;
 
-/// The value that is sent in place of `value`: where all that reads it casts it
-/// to one narrower type, the result of one cast, which the readers of the
-/// others read then.
-static Value sentValue(Value value) {
-  SmallVector<graph::CastOp> casts;
-  for (Operation *user : value.getUsers()) {
-    auto cast = dyn_cast<graph::CastOp>(user);
-    FloatType to = cast ? floatTypeOf(cast) : FloatType(),
-              from = floatTypeOf(value);
-    if (!to || !from || to.getWidth() >= from.getWidth() ||
-        (!casts.empty() && cast.getType() != casts.front().getType()))
-      return value;
-    casts.push_back(cast);
-  }
-  if (casts.empty())
-    return value;
-  graph::CastOp first =
-      *llvm::min_element(casts, [](graph::CastOp a, graph::CastOp b) {
-        return a->isBeforeInBlock(b);
-      });
-  for (graph::CastOp cast : casts)
-    if (cast != first) {
-      cast->replaceAllUsesWith(first);
-      cast->erase();
-    }
-  return first;
-}
-
 /// Whether `value` is a sum in f32 of a matmul of 16-bit values, or was rounded
 /// from one.
 static bool isRounded(Value value) {
@@ -92,24 +64,15 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
     sharding.open[dim] = false;
     FloatType narrow = rounds ? graph::roundedType(value) : FloatType();
     OpBuilder builder(operand->getOwner());
-    SmallVector<Sharding, 2> shardings;
     if (rounds && isRounded(value) && !features.empty()) {
-      auto parts = annotator.getMesh().size(features);
-      auto dim = experts.featureDim(value);
-      if (dim && sizeOf(value, *dim) % parts == 0) {
-        // Partial sums are scattered in f32, sent as slices and gathered.
-        Sharding scattered = openSharding(value);
-        scattered.dims[*dim] = features;
-        scattered.open[*dim] = false;
-        value = annotator.constrain(builder, value, scattered);
-        shardings.push_back(sharding);
-        shardings.back().dims[*dim] = features;
-        shardings.back().open[*dim] = sharding.open[*dim] = false;
+      if (scattersFeatures(annotator, experts, value)) {
+        value = scatterFeatures(annotator, builder, experts, value, sharding);
+        gatherFeatures(annotator, experts, *operand);
       } else {
         narrow = FloatType();
       }
     }
-    shardings.push_back(sharding);
+    SmallVector<Sharding, 2> shardings = {sharding};
     // Ranks that share a sequence gather places before these are wider.
     if (auto slots = experts.slotDim(value); slots && narrow) {
       sharding.open[*slots] = false;
@@ -118,6 +81,8 @@ static void annotateCollectives(Annotator &annotator, func::FuncOp function,
     annotator.send(builder, value, narrow, shardings, {operand});
   }
   for (OpResult result : entering) {
+    if (rounds && !features.empty())
+      keepTokensWhole(annotator, experts, result);
     unsigned dim = *experts.expertDim(result);
     Value value = result;
     while (value.hasOneUse() && isa<ConstrainOp>(*value.user_begin()))

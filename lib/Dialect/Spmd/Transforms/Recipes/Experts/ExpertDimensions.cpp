@@ -99,6 +99,21 @@ std::optional<unsigned> ExpertDimensions::featureDim(Value value) const {
   return std::nullopt;
 }
 
+std::optional<unsigned> ExpertDimensions::featureDim(Value tokens,
+                                                     Value places) const {
+  std::optional<unsigned> features = featureDim(places);
+  if (!features)
+    return std::nullopt;
+  unsigned own = classes.number(withoutAnnotations(places), *features);
+  tokens = withoutAnnotations(tokens);
+  for (int64_t dim = cast<RankedTensorType>(tokens.getType()).getRank() - 1;
+       dim >= 0; --dim)
+    if (classes.number(tokens, dim) == own &&
+        sizeOf(tokens, dim) == sizeOf(places, *features))
+      return dim;
+  return std::nullopt;
+}
+
 /// Whether `value` has dimensions of experts and of samples.
 bool ExpertDimensions::hasSlots(Value value) const {
   if (!expertDim(value))

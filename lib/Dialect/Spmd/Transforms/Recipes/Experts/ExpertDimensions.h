@@ -47,6 +47,9 @@ public:
   /// Returns the dimension of `value` that is one of weights of experts, beside
   /// that over experts: their features.
   std::optional<unsigned> featureDim(mlir::Value value) const;
+  /// Returns the dimension of `tokens` that is those features of `places`.
+  std::optional<unsigned> featureDim(mlir::Value tokens,
+                                     mlir::Value places) const;
 
   /// Returns the results that dispatch tokens to the slots of experts, forward
   /// and backward.

@@ -25,10 +25,37 @@ mlir::FloatType floatTypeOf(mlir::Value value);
 /// Returns a sharding of `value` that leaves all dimensions open.
 Sharding openSharding(mlir::Value value);
 
+/// The value that is sent in place of `value`: where all that reads it casts it
+/// to one narrower type, the result of one cast, which the readers of the
+/// others read then.
+mlir::Value sentValue(mlir::Value value);
+
 /// The axes that shard other dimensions of the weights of experts: over these,
 /// what experts compute is a partial sum, in forward or in backward.
 AxisList featureAxes(const Annotator &annotator,
                      const ExpertDimensions &experts);
+
+/// Whether partial sums over `featureAxes` in `value`, which experts compute,
+/// can be scattered by features.
+bool scattersFeatures(const Annotator &annotator,
+                      const ExpertDimensions &experts, mlir::Value value);
+
+/// Returns `value` scattered by features, which `sharding` has then.
+mlir::Value scatterFeatures(Annotator &annotator, mlir::OpBuilder &builder,
+                            const ExpertDimensions &experts, mlir::Value value,
+                            Sharding &sharding);
+
+/// Gathers the features of the tokens that are computed of what `operand`, at
+/// which slices of outputs of experts are combined, reads: tokens are fewer
+/// than places. Between blocks whose tokens are sharded over these axes they
+/// stay scattered.
+void gatherFeatures(Annotator &annotator, const ExpertDimensions &experts,
+                    mlir::OpOperand &operand);
+
+/// Keeps the features of the tokens that fill the slots of experts `result`
+/// whole, where slices of their outputs would shard them.
+void keepTokensWhole(Annotator &annotator, const ExpertDimensions &experts,
+                     mlir::OpResult result);
 
 /// Gathers the tokens that experts over `axis` read, over which no samples are
 /// sharded, and shards their places by experts.
