@@ -30,7 +30,7 @@ def compile(
     example_inputs: Any,
     loss_fn: Callable[..., Any] | None = None,
     *,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | torch.optim.Optimizer | tuple[torch.optim.Optimizer, Any] | None = None,
     micro_batches: int = 1,
     mesh: Mapping[str, int] | str | None = None,
     plan: str | os.PathLike[str] | Mapping[str, P] | Sequence[str | Mapping[str, P]] | None = None,
@@ -70,8 +70,9 @@ def compile(
             logits alone if it computes no loss of an output with more parts. None if
             the model returns the loss, or an output with `.loss`.
         optimizer: one of `cleave.AdamW`, `AdamW8bit`, `SGD`, `Lion`, `Adagrad`, `LAMB`, `Adafactor`
-            and `Muon`; groups of parameters may have another. If None, AdamW with torch's
-            defaults.
+            and `Muon`; groups of parameters may have another. Or one of `torch.optim` that is
+            the same, with its groups, alone or with its scheduler as (optimizer, scheduler):
+            `cleave.optim.of_torch`. If None, AdamW with torch's defaults.
         micro_batches: the number of parts of a batch, computed one after another to
             save memory; the result is that of the whole batch. Where it does not divide
             the batch, the last parts are smaller (13 samples in 4: 4, 4, 4 and 1); with

@@ -66,7 +66,7 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
     Raises TypeError, ValueError (`OptionError` by the compiler's table), OSError."""
     from ..trace import PrecisionPolicy
 
-    optimizer = _optimizer(optimizer)
+    optimizer = _optimizer(optimizer, model)
     recipes = ",".join(entries(plain["plan"], model))
     options = table.with_plan_file(
         table.encode({**plain, "plan": recipes or None, **_of_table(groups)}))
@@ -110,14 +110,23 @@ def read_settings(model: torch.nn.Module, groups: Mapping[str, Any], plain: Mapp
         offload_dir=folder, ranks_per_device=ranks_per_device)
 
 
-def _optimizer(optimizer: object) -> optim.Optimizer:
+def _optimizer(optimizer: object, model: torch.nn.Module) -> optim.Optimizer:
     if optimizer is None:
         return optim.AdamW()
+    scheduler = None
+    if isinstance(optimizer, tuple) and len(optimizer) == 2:
+        optimizer, scheduler = optimizer
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return optim.of_torch(optimizer, model, scheduler)
     if not isinstance(optimizer, optim.Optimizer):
         kind = type(optimizer)
         raise TypeError(
-            f"optimizer is a {kind.__module__}.{kind.__qualname__}; the update is "
-            "compiled, so it must be one of cleave's, as cleave.AdamW(...)")
+            f"optimizer is a {kind.__module__}.{kind.__qualname__}; the update is compiled, so it must "
+            "be one of cleave's, as cleave.AdamW(...), or of torch's that are the same, as "
+            "torch.optim.AdamW(model.parameters())")
+    if scheduler is not None:
+        raise TypeError("a scheduler of torch sets the rates of an optimizer of torch; those of cleave's are "
+                        "lr=cleave.Schedule(...)")
     return optimizer
 
 

@@ -17,7 +17,7 @@ import torch
 from .schedules import Schedule, check, constant, cosine, linear
 
 __all__ = ["Adafactor", "Adagrad", "AdamW", "AdamW8bit", "Group", "LAMB", "Lion", "Muon", "Optimizer", "SGD",
-           "Schedule", "constant", "cosine", "linear"]
+           "Schedule", "constant", "cosine", "linear", "of_torch"]
 
 #: Whether to exclude a parameter from weight decay, by name and tensor.
 NoDecay = Callable[[str, torch.Tensor], bool]
@@ -434,3 +434,6 @@ class Muon(Optimizer):
         if not isinstance(self.ns_steps, int) or not 1 <= self.ns_steps < 100:
             raise ValueError(f"ns_steps is {self.ns_steps!r}; it must be a whole number from 1 "
                              "to 99")
+
+
+from .of_torch import of_torch  # noqa: E402  It makes the classes above.
