@@ -29,7 +29,8 @@ def test_experts_equal_one_device(tmp_path_factory, mesh, recipes):
     for offset, name in enumerate(MODELS if ALL else [MODELS[index % len(MODELS)]]):
         optimizer = ["adamw", "sgd"][(index + offset) % 2]
         parts = 1 + (index + offset) % 2 if devices_of(mesh) < BATCH else 1
-        check(tmp_path_factory, name, mesh, recipes, optimizer, parts)
+        # A mask of the library's model is the least number of f64, which f32 has not.
+        check(tmp_path_factory, name, mesh, recipes, optimizer, parts, natively=name != "switch")
 
 
 @pytest.mark.parametrize("name", LIBRARY if ALL else list(LIBRARY)[::2])

@@ -176,7 +176,8 @@ llvm::LogicalResult applyFoldedExpert(Annotator &annotator,
 /// these and the sequence between blocks.
 void gatherTokens(Annotator &annotator);
 /// Rounds gradients in f32 of activations in 16 bits at places of experts
-/// before ranks that share a sequence gather them. For experts that are not
+/// before ranks that share a sequence gather them, and has those that share
+/// features, too, scatter sums and gather slices. For experts that are not
 /// sharded over other ranks, whose recipe does so.
 void roundPlaces(Annotator &annotator);
 

@@ -8,7 +8,9 @@
 /// \file
 /// Where tokens of experts are gathered that ranks share along the sequence,
 /// and where what experts give is added up and scattered over them. The recipe
-/// "expert" shards the experts themselves (Expert.cpp).
+/// "expert" shards the experts themselves (Expert.cpp). Where ranks share
+/// features, places are sent and combined in slices of these
+/// (ExpertSlices.cpp).
 ///
 //===----------------------------------------------------------------------===//
 
@@ -34,6 +36,20 @@ mlir::Value sentValue(mlir::Value value);
 /// what experts compute is a partial sum, in forward or in backward.
 AxisList featureAxes(const Annotator &annotator,
                      const ExpertDimensions &experts);
+
+/// Whether each element of the result of `op` needs one of each operand.
+bool isElementwise(mlir::Operation *op);
+
+/// Whether the op that reads `use` computes as many elements, each from one of
+/// `use` and of smaller values.
+bool scales(mlir::OpOperand &use);
+
+/// Whether values between blocks are sharded over `axis` along the sequence.
+bool shardsStreams(Annotator &annotator, const AxisRef &axis);
+
+/// Whether experts are over ranks that share a sequence.
+bool isOverSequence(const Annotator &annotator,
+                    const ExpertDimensions &experts);
 
 /// Whether partial sums over `featureAxes` in `value`, which experts compute,
 /// can be scattered by features.
