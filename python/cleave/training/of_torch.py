@@ -50,8 +50,9 @@ def of_torch(optimizer: torch.optim.Optimizer, model: torch.nn.Module,
     if hooks := [kind for kind in ("pre", "post") if getattr(optimizer, f"_optimizer_step_{kind}_hooks", None)]:
         raise ValueError(f"{name} has {hooks[0]}-hooks of its step, which a compiled step does not call")
     if _has_run(optimizer):
-        raise ValueError(f"{name} has taken steps: give a new one, and its state to the step with "
-                         "step.load_state_dict")
+        raise ValueError(f"{name} has taken steps, whose state a compiled step does not take over: give a new one")
+    if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        raise ValueError(f"{name} has a step of its own, which a compiled step does not call")
     if scheduler is None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         raise ValueError(f"a learning-rate scheduler is bound to {name}: give both, as "
                          "optimizer=(optimizer, scheduler)")

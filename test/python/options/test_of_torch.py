@@ -88,7 +88,12 @@ def trained_by_torch(model, make, scheduler):
         if schedule:
             schedule.step()
         losses.append(loss.item())
-    return losses
+    names = {parameter: own for own, parameter in model.named_parameters()}
+    return losses, {names[parameter]: state for parameter, state in optimizer.state.items()}
+
+
+#: State of torch's optimizers that a step has, too.
+SLOTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")
 
 
 def check(name, scheduler, **options):
@@ -102,11 +107,19 @@ def check(name, scheduler, **options):
     step = cleave.compile(model, batches()[0], optimizer=given, **options)
     losses = [float(step(*batch)) for batch in batches()]
     assert [group["lr"] for group in optimizer.param_groups] == rates
-    expected = trained_by_torch(eager, make, scheduler)
+    expected, states = trained_by_torch(eager, make, scheduler)
     assert losses == pytest.approx(expected, rel=2e-5)
     weights = step.state_dict()
     for own, value in eager.state_dict().items():
         torch.testing.assert_close(torch.as_tensor(weights[own]), value, rtol=2e-5, atol=2e-6)
+    slots = step.training_state()["optimizer"]
+    wanted = {own: {slot: state[slot] for slot in SLOTS if state.get(slot) is not None}
+              for own, state in states.items()}
+    assert any(wanted.values())
+    for own, state in wanted.items():
+        assert set(slots.get(own, {})) == set(state), own
+        for slot, value in state.items():
+            torch.testing.assert_close(slots[own][slot], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -152,6 +165,12 @@ def hooked(model):
     return optimizer
 
 
+def patched(model):
+    optimizer = of(torch.optim.SGD, lr=0.1)(model)
+    optimizer.step = lambda: None
+    return optimizer
+
+
 def with_scheduler(kind, make=adamw, **settings):
     def both(model):
         optimizer = make(model)
@@ -176,6 +195,7 @@ REFUSED = {
     "L2": (of(torch.optim.Adam, weight_decay=0.1), ValueError, "adds weight_decay=0.1 to gradients"),
     "stepped": (stepped, ValueError, "has taken steps"),
     "hooked": (hooked, ValueError, "pre-hooks"),
+    "patched": (patched, ValueError, "a step of its own"),
     "left out": (lambda model: torch.optim.SGD(model.first.parameters(), lr=0.1), ValueError,
                  "does not update norm.weight, norm.bias, last.weight and others"),
     "foreign": (lambda model: torch.optim.SGD([*model.parameters(), torch.nn.Parameter(torch.zeros(3))], lr=0.1),
