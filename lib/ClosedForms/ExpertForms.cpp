@@ -71,9 +71,9 @@ static void addRelayedTokens(FormBuilder &builder, const Mixture &mixture,
 /// tokens, in place of 4 P (c - 1) / c and 8 T (t - 1) / (c t) of partial sums
 /// that are added up by tokens. Places are filled in slices, too, where c > 2:
 /// sums of 2 P (c - 1) / c become one of t of them, and slices of P / c are
-/// gathered three times. For c = 2, sums in f32 and slices in 16 bits that would
-/// be 3.5 P for 4 P bytes with t = 2, of which plans make no use: the type of
-/// sums is not known where they are made.
+/// gathered three times. For c = 2, sums in f32 and slices in 16 bits that
+/// would be 3.5 P for 4 P bytes with t = 2, of which plans make no use: the
+/// type of sums is not known where they are made.
 ///
 /// Where experts are over those very ranks (folded, arXiv 2504.14960, section
 /// 3.2) tokens are gathered and outputs scattered instead, and so are
