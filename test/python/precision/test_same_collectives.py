@@ -100,24 +100,11 @@ def are_beside(model, plan):
     return "expert" not in plan or model == "mixtral"
 
 
-def expect(request, reason, strict):
-    request.node.add_marker(pytest.mark.xfail(reason=reason, strict=strict))
-
-
-def expect_known(request, model, plan, parts, zero, precision):
-    """Of rows of experts, layouts whose collectives still differ, and why."""
-    if model != "mixtral":
-        return
-    if "--precision=fp8" in precision and ("megatron" in plan or "summa" in plan):
-        expect(request, "with 8 bits rows are added up before they are weighed", strict=True)
-    elif "summa" in plan:
-        expect(request, BLOCKS, strict=False)
-    elif plan == "megatron-sp,ulysses" and parts == 1 and not zero:
-        expect(request, "one sum of a rounded output is scattered over other dimensions", strict=True)
-
-
-#: With several micro-batches, and with some of ZeRO, they do not.
-BLOCKS = "of rows of experts, sums of blocks are made where their readers want them"
+def expect_known(request, model, plan, precision):
+    """Expects other collectives where a mixture that drops nothing runs in 8 bits with Megatron: rows
+    are added up before they are weighed."""
+    if model == "mixtral" and "--precision=fp8" in precision and "megatron" in plan:
+        request.node.add_marker(pytest.mark.xfail(strict=True))
 
 
 CASES = [(model, mesh, plan, parts)
@@ -141,7 +128,7 @@ def is_gathered_once(model, plan, zero, precision):
                    for precision in PRECISIONS
                    if not is_gathered_once(case[0], case[2], zero, precision)], 7), ids=str)
 def test_precisions(request, folder, model, mesh, plan, parts, zero, precision):
-    expect_known(request, model, plan, parts, zero, precision)
+    expect_known(request, model, plan, precision)
     plan = f"{plan},{zero}".strip(",")
     wide = sent(folder, model, mesh, plan, parts, ())
     if isinstance(wide, str):
@@ -151,14 +138,12 @@ def test_precisions(request, folder, model, mesh, plan, parts, zero, precision):
     assert narrow.keys() == wide.keys()
     for key, (count, elements) in wide.items():
         own_count, own = narrow[key]
-        # Matmuls that are one have one gradient; a scale of 8 bits is a number of the report's line
-        # that has other collectives, too.
-        if "--merge-matmuls=on" in precision:
-            assert own_count <= count and own == elements, (key, wide[key], narrow[key])
-        elif "--precision=fp8" in precision:
-            assert 0 <= own - elements <= NUMBERS * (own_count - count), (key, wide[key], narrow[key])
-        else:
-            assert narrow[key] == wide[key], key
+        # A scale of 8 bits, or the loss, is a number of a line of the report that has other
+        # collectives, too. Matmuls that are one have one gradient.
+        merged = "--merge-matmuls=on" in precision
+        numbers = NUMBERS * (1 if merged else own_count - count)
+        assert 0 <= own - elements <= numbers, (key, wide[key], narrow[key])
+        assert not merged or own_count <= count + 1, (key, wide[key], narrow[key])
 
 
 def sizes_of(mesh):
@@ -202,9 +187,7 @@ def with_zero1(base, mesh):
 @pytest.mark.parametrize("model, mesh, plan, parts, precision", drawn(
     "zero", [(*case, precision) for case in CASES for precision in [(), *PRECISIONS[:3]]
              if case[0] not in TABLES or "sp" not in case[2] and "cp" not in case[1]], 7), ids=str)
-def test_zero(request, folder, model, mesh, plan, parts, precision):
-    if model == "mixtral" and "summa" in plan:
-        expect(request, BLOCKS, strict=True)
+def test_zero(folder, model, mesh, plan, parts, precision):
     base = sent(folder, model, mesh, plan, parts, precision)
     if isinstance(base, str):
         pytest.skip(base)
@@ -285,9 +268,7 @@ def shardings_of(folder, text):
     "order", [(model, mesh, plan + zero, precision) for model, mesh, plan, parts in CASES
               for zero in ("", ",zero1", ",zero3") for precision in [(), PRECISIONS[0]]
               if parts == 1], 2), ids=str)
-def test_order(request, folder, model, mesh, plan, precision):
-    if model == "mixtral" and "summa" in plan and precision:
-        expect(request, BLOCKS, strict=False)
+def test_order(folder, model, mesh, plan, precision):
     if isinstance(reason := sent(folder, model, mesh, plan, 1, precision), str):
         pytest.skip(reason)
     text = before_propagation(folder, model, mesh, plan, precision)

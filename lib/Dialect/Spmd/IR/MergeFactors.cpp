@@ -22,7 +22,7 @@
 /// 8. A minor factor gets an axis, and its major one has none: it has none.
 ///
 /// What tensors claim is decided before, by the order in which annotations are
-/// applied (Propagate.cpp, cases 9 to 12).
+/// applied (Propagate.cpp, cases 9 to 13).
 ///
 //===----------------------------------------------------------------------===//
 

@@ -199,3 +199,31 @@ func.func @indexed(
   %5 = graph.sub %w, %2 : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
   return %4, %5 : tensor<3x5x8xi1>, tensor<8x6xf32>
 }
+
+// -----
+
+spmd.mesh @mesh <["dp" = 2, "tp" = 2]>
+
+// A weight rests in shards over "dp" and is read in shards over "tp", or whole.
+// Backward gathers the shard again as forward does, first over "dp" and then
+// over "tp": where the former is kept, it is not sent twice.
+// CHECK-LABEL: func.func @gathered(
+// CHECK: %[[KEPT:.*]] = spmd.all_gather %[[SHARD:.*]] by <@mesh, [{"dp"}]> {{.*}} : tensor<2xf32> -> tensor<4xf32>
+// CHECK: spmd.all_gather %[[KEPT]] by <@mesh, [{"tp"}]> {{.*}} -> tensor<8xf32>
+// CHECK: %[[SEED:.*]] = graph.seed
+// CHECK: %[[AGAIN:.*]] = spmd.barrier %[[SHARD]] after %[[SEED]]
+// CHECK: %[[PART:.*]] = spmd.all_gather %[[AGAIN]] by <@mesh, [{"dp"}]> {{.*}} : tensor<2xf32> -> tensor<4xf32>
+// CHECK: spmd.all_gather %[[PART]] by <@mesh, [{"tp"}]> {{.*}} -> tensor<8xf32>
+func.func @gathered(
+    %w: tensor<8xf32> {graph.name = "w", graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{"tp", "dp"}]>},
+    %x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}]>}) -> (tensor<f32>, tensor<16xf32>) {
+  %c = spmd.constrain %w to <@mesh, [{"tp"}]> : tensor<8xf32>
+  %o = spmd.constrain %x to <@mesh, [{}]> : tensor<8xf32>
+  %p = graph.cumulative_sum %c {dim = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  %y = graph.mul %p, %o : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+  %loss = graph.reduce sum %y {dims = array<i64: 0>} : (tensor<8xf32>) -> tensor<f32>
+  %seed = graph.seed %loss : (tensor<f32>) -> tensor<f32>
+  %r = graph.mul %o, %seed : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
+  %q = graph.concat %c, %r {dim = 0 : i64} : (tensor<8xf32>, tensor<8xf32>) -> tensor<16xf32>
+  return %loss, %q : tensor<f32>, tensor<16xf32>
+}

@@ -1,6 +1,6 @@
 // RUN: cleave-opt %s --spmd-propagate --verify-diagnostics | FileCheck %s
 
-// The cases of MergeFactors.cpp (1 to 8) and of Propagate.cpp (9 to 12): which
+// The cases of MergeFactors.cpp (1 to 8) and of Propagate.cpp (9 to 13): which
 // sharding an op has if its tensors disagree, and the remark.
 
 spmd.mesh @mesh <["dp" = 2, "tp" = 2]>
@@ -178,4 +178,22 @@ func.func @case12(
   %2 = graph.add %0, %1 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   %3 = spmd.constrain %2 to <@mesh, [{"tp"}, {}]> : tensor<8x8xf32>
   return %3 : tensor<8x8xf32>
+}
+
+// 13. A gradient has an axis of its parameter in no other dimension: the inputs
+// of %x claim "tp", and lose it to the outputs, though nothing else shards them
+// yet.
+// CHECK-LABEL: func.func @case13(
+// CHECK: graph.contract {{.*}}[#spmd.sharding<@mesh, [{"tp"}, {}]>]
+// CHECK: graph.gradient {{.*}}[#spmd.sharding<@mesh, [{"tp"}, {}]>]
+func.func @case13(
+    %x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
+    %dy: tensor<4x16xf32>,
+    %w: tensor<16x8xf32> {graph.name = "w", graph.role = "parameter", spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>}) -> tensor<16x8xf32> {
+  %e = graph.exp %x : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // expected-remark @+1 {{operand 1 shards dimension 1 over {"tp"}, of which "tp" shards another factor of the op}}
+  %0 = graph.contract "bo,bi->oi" %dy, %e : (tensor<4x16xf32>, tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = graph.gradient %0 of "w" : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %2 = graph.add %w, %1 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  return %2 : tensor<16x8xf32>
 }

@@ -40,10 +40,28 @@ Value Resharder::smallestForm(Value value) {
   return best;
 }
 
+/// Whether `to` has what `from` has in its dimensions, or the first axes of it.
+static bool isGatheredFrom(const Mesh &mesh, const Sharding &to,
+                           const Sharding &from) {
+  return to.partial.empty() && from.partial.empty() &&
+         llvm::all_of(llvm::zip_equal(to.dims, from.dims), [&](auto pair) {
+           return mesh.isPrefix(std::get<0>(pair), std::get<1>(pair));
+         });
+}
+
 Value Resharder::move(Value local, const Sharding &to, unsigned seedIndex,
                       const ReshardCause &cause, Refusal &refusal) {
   if (seedIndex > values.find(local)->second.seedIndex)
-    local = smallestForm(local);
+    if (Value smallest = smallestForm(local); smallest != local) {
+      // A value that is gathered further for this reader is gathered as others
+      // read it first: what they have is not sent again.
+      Sharding between = values.find(local)->second.sharding;
+      local = smallest;
+      if (isGatheredFrom(mesh, to, between))
+        local = move(local, between, seedIndex, cause, refusal);
+      if (!local)
+        return {};
+    }
   // Copied, since inserting values invalidates references into the table.
   Known from = values.find(local)->second;
   const ReshardPlan &plan =

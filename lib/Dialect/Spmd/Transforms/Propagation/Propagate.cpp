@@ -20,7 +20,8 @@
 /// also where a 16-bit copy of it is read, which rests sharded otherwise. (11)
 /// Until an annotation is applied, its axes are used for no other dimension of
 /// the value. (12) A partial sum over an axis is not sharded over it because of
-/// its readers. Where the tensors of one op disagree then, MergeFactors.cpp
+/// its readers. (13) A gradient has the axes of its parameter in no other
+/// dimensions. Where the tensors of one op disagree then, MergeFactors.cpp
 /// decides by cases 1 to 8, with a remark.
 ///
 //===----------------------------------------------------------------------===//
@@ -70,6 +71,7 @@ public:
       return function.emitOpError("must have one block to be sharded");
     if (failed(readAnnotations()))
       return failure();
+    holdGradientAxes();
     spread();
     addArgumentAxes();
     spread();
@@ -205,6 +207,26 @@ private:
            graph::hasRole(function, argument.getArgNumber(), "parameter");
   }
 
+  /// Holds the axes of a parameter, where the model reads it, for the same
+  /// dimensions of its gradient, back to the op that computes it.
+  void holdGradientAxes() {
+    for (auto gradient : body().getOps<graph::GradientOp>()) {
+      const Sharding *compute = computeSharding(gradient.getParameter());
+      Value value = gradient->getOperand(0);
+      if (!compute || rankOf(value) != int64_t(compute->dims.size()) ||
+          llvm::all_of(compute->dims,
+                       [](const AxisList &axes) { return axes.empty(); }))
+        continue;
+      gradientAxes[gradient->getResult(0)] = compute->dims;
+      while (gradientAxes.try_emplace(value, compute->dims).second) {
+        Operation *op = value.getDefiningOp();
+        if (!isa_and_nonnull<ConstrainOp, graph::CastOp>(op))
+          break;
+        value = op->getOperand(0);
+      }
+    }
+  }
+
   /// Gives annotated gradients the axes of their parameters. The other axes of
   /// an annotation, those of optimizer state, come with the annotations of
   /// activations: these may shard what is summed over them.
@@ -214,7 +236,7 @@ private:
           llvm::find_if(op->getUsers(), llvm::IsaPred<graph::GradientOp>);
       if (gradient == op->getUsers().end())
         continue;
-      std::optional<Sharding> compute =
+      const Sharding *compute =
           computeSharding(cast<graph::GradientOp>(*gradient).getParameter());
       if (!compute || rankOf(op.getOutput()) != int64_t(compute->dims.size()))
         continue;
@@ -228,20 +250,29 @@ private:
   }
 
   /// Returns the sharding of parameter `name` where the model reads it: that of
-  /// an annotation of it or of its copy, or else its own.
-  std::optional<Sharding> computeSharding(StringRef name) {
-    for (BlockArgument argument : body().getArguments()) {
-      if (graph::getArgString(function, argument.getArgNumber(),
-                              graph::kNameAttr) != name)
-        continue;
+  /// an annotation of it or of its copy, or else its own; null if there is no
+  /// such parameter.
+  const Sharding *computeSharding(StringRef name) {
+    if (computed.empty()) {
+      llvm::DenseMap<Value, ConstrainOp> annotations;
       for (auto op : body().getOps<ConstrainOp>())
-        if (isOfWeight(op) && viewedArgument(op.getInput()) == argument &&
-            op.getInput().getType().getShape() ==
-                cast<RankedTensorType>(argument.getType()).getShape())
-          return op.getSharding().getSharding();
-      return givenFor(argument);
+        if (isOfWeight(op))
+          if (BlockArgument argument = viewedArgument(op.getInput());
+              argument &&
+              op.getInput().getType().getShape() ==
+                  cast<RankedTensorType>(argument.getType()).getShape())
+            annotations.try_emplace(argument, op);
+      for (BlockArgument argument : body().getArguments()) {
+        ConstrainOp annotation = annotations.lookup(argument);
+        computed.try_emplace(graph::getArgString(function,
+                                                 argument.getArgNumber(),
+                                                 graph::kNameAttr),
+                             annotation ? annotation.getSharding().getSharding()
+                                        : givenFor(argument));
+      }
     }
-    return std::nullopt;
+    auto known = computed.find(name);
+    return known == computed.end() ? nullptr : &known->second;
   }
 
   /// Applies the annotations of intermediate values, after the shardings of
@@ -301,6 +332,7 @@ private:
   bool extend(Value value, ArrayRef<AxisList> dims) {
     Sharding &sharding = shardings.find(value)->second;
     auto held = reserved.find(value);
+    auto own = gradientAxes.find(value);
     bool changed = false;
     for (auto [i, axes] : llvm::enumerate(dims)) {
       AxisList &known = sharding.dims[i];
@@ -319,7 +351,12 @@ private:
                               return other.index() != i &&
                                      mesh.overlap(axis, other.value());
                             }) ||
-               (held != reserved.end() && mesh.overlap(axis, held->second));
+               (held != reserved.end() && mesh.overlap(axis, held->second)) ||
+               (own != gradientAxes.end() &&
+                llvm::any_of(llvm::enumerate(own->second), [&](auto other) {
+                  return other.index() != i &&
+                         mesh.overlap(axis, other.value());
+                }));
       };
       // The known axes may end in the major digits of an axis.
       AxisList list = axes;
@@ -565,6 +602,10 @@ private:
   llvm::DenseMap<Value, int64_t> changedAt;
   /// The axes of annotations that are not applied yet.
   llvm::DenseMap<Value, AxisList> reserved;
+  /// Of gradients of parameters, the axes of each dimension of the parameter.
+  llvm::DenseMap<Value, SmallVector<AxisList, 4>> gradientAxes;
+  /// The shardings of parameters where the model reads them, by name.
+  llvm::StringMap<Sharding> computed;
   /// The axes over which a value is reduced at its producer.
   llvm::DenseMap<Value, AxisList> reduced;
 };

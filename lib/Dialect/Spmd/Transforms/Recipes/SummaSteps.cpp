@@ -15,6 +15,7 @@
 #include "Summa.h"
 #include "cleave/Dialect/Graph/IR/Entry.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
+#include "cleave/Dialect/Spmd/Transforms/Propagation/SeedOrder.h"
 
 using namespace mlir;
 using namespace cleave;
@@ -166,12 +167,24 @@ static bool hasTwoShardings(Operation *op, ArrayRef<Sharding> shardings,
 }
 
 /// Marks the ops that run in steps: products with a factor of two shardings,
-/// and ops on tables whose indexed dimension is sharded.
+/// and ops on tables whose indexed dimension is sharded. Products of forward
+/// that cannot go in steps, as those of rows with the weights of their experts,
+/// make what the next product reads, in its parts.
 void Summa::mark(func::FuncOp function) {
   SmallVector<std::pair<Operation *, ArrayAttr>> marks;
+  SmallVector<std::pair<Value, unsigned>> made;
+  SeedOrder seedOrder(function.getBody().front());
   for (Operation &op : function.getBody().front().without_terminator()) {
     bool adds = false;
     auto table = indexedDim(&op, adds);
+    if (!table && isProduct(&op) && op.getNumOperands() > 2 &&
+        seedOrder.of(&op) == 0 && weightOf(function, &op)) {
+      Value result = op.getResult(0);
+      for (auto [dim, axes] : llvm::enumerate(layout(function, result).dims))
+        if (llvm::is_contained(axes, AxisRef{col}))
+          made.push_back({result, dim});
+      continue;
+    }
     if (!table && (!isProduct(&op) || op.getNumOperands() != 2))
       continue;
     Sharding shardings[] = {layout(function, op.getOperand(0)),
@@ -188,4 +201,6 @@ void Summa::mark(func::FuncOp function) {
   }
   for (auto [op, attribute] : marks)
     op->setAttr(kStepsAttr, attribute);
+  for (auto [value, dim] : made)
+    annotator.splitValue(value, dim, col);
 }
