@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "FormBuilder.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
 #include <numeric>
 
 using namespace cleave;
@@ -48,6 +50,51 @@ static bool sharesKeys(const Attention &a, double ranks, double features) {
   return own > 0 && std::gcd(own, others) == 1;
 }
 
+/// Sends keys and values of `keys` elements on a rank, of fewer heads than the
+/// ranks of `axis`, which `heads` does divide. Neighbours that share a head
+/// gather its positions, and trade heads with the others then. Or they trade
+/// positions for slices, of samples or of the features of heads, trade heads,
+/// and gather the slices, where that sends less: backward then gathers kept
+/// slices again. Gradients, of which each has a partial sum, go back the same
+/// way.
+static void addSharedKeys(FormBuilder &builder, const Axis &axis, int64_t heads,
+                          const Attention &a, double samples, double keys) {
+  const StepOptions &options = builder.options;
+  auto part = [&](int64_t stride, int64_t size) {
+    Axis own = axis;
+    own.name = llvm::formatv("\"{0}\":({1}){2}", axis.name, stride, size);
+    own.size = size;
+    return own;
+  };
+  int64_t sharing = axis.size / heads;
+  Axis neighbours = part(heads, sharing), others = part(1, heads);
+  auto times = static_cast<double>(sharing);
+  auto sentBy = [](double ranks) { return 1 - 1 / ranks; };
+  double traded = sentBy(static_cast<double>(heads));
+  bool slices =
+      std::fmod(a.headSize, times) == 0 ||
+      std::fmod(a.batch / (samples * options.microBatches), times) == 0;
+  bool bySlices = slices && sentBy(times) + traded < times * traded;
+  llvm::StringRef term = "keys and values of shared heads, and gradients";
+  double exchanged = times * keys, forward = 4;
+  if (bySlices) {
+    exchanged = keys;
+    forward = 2 + 2 * options.fullShare;
+    builder.send(CollectiveKind::AllToAll, neighbours, forward * keys,
+                 options.activationBytes, term);
+    builder.send(CollectiveKind::AllToAll, neighbours, 2 * keys,
+                 options.sumBytes, term);
+  }
+  builder.send(CollectiveKind::AllToAll, others, forward * exchanged,
+               options.activationBytes, term);
+  builder.send(CollectiveKind::AllToAll, others, 2 * exchanged,
+               options.sumBytes, term);
+  builder.send(CollectiveKind::AllGather, neighbours, 4 * times * keys,
+               options.activationBytes, term);
+  builder.send(CollectiveKind::ReduceScatter, neighbours, 2 * times * keys,
+               options.sumBytes, term);
+}
+
 /// Keys and values of other positions, b g d s / N elements each: N - 1 of them
 /// arrive in forward and again in backward, and N - 1 of gradients leave: 6 (N
 /// - 1) chunks (arXiv 2105.13120, section 3.2, with a reduce-scatter in the
@@ -82,9 +129,15 @@ void closedforms::addSequence(FormBuilder &builder) {
           axis.recipe == "context" || (axis.tradesHeads() && whole == ranks &&
                                        sharesKeys(a, ranks, features));
       if (axis.tradesHeads()) {
+        auto heads = static_cast<int64_t>(a.keyHeads / features);
+        bool shares = !gathers && whole == ranks && heads > 1 &&
+                      axis.size > heads && axis.size % heads == 0;
+        if (shares)
+          addSharedKeys(builder, axis, heads, a, samples,
+                        chunk(a, ranks) / share);
         builder.send(CollectiveKind::AllToAll, axis,
-                     exchanged(a, !gathers) * (1 + options.fullShare / 2) /
-                         (share * whole),
+                     exchanged(a, !gathers && !shares) *
+                         (1 + options.fullShare / 2) / (share * whole),
                      options.activationBytes,
                      "queries, keys, values and outputs, and gradients");
         if (!gathers)

@@ -13,6 +13,7 @@
 #include "cleave/Reports/CommunicationFacts.h"
 #include "cleave/Reports/FormatBytes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <set>
@@ -129,7 +130,14 @@ void Comparison::addRow(const SentKey &key, CostFacts &cost) const {
   auto found = planned.find(key);
   CostFacts::Row row;
   row.kind = key.first;
-  row.axes = "\"" + llvm::join(key.second, "\", \"") + "\"";
+  // Parts of an axis are written with their quotes.
+  row.axes = llvm::join(llvm::map_range(key.second,
+                                        [](const std::string &axis) {
+                                          return axis.front() == '"'
+                                                     ? axis
+                                                     : '"' + axis + '"';
+                                        }),
+                        ", ");
   if (formed != form.sent.end()) {
     row.elements.form = formed->second.elements;
     row.bytes.form = formed->second.bytes;

@@ -70,8 +70,8 @@ def compile(
             logits alone if it computes no loss of an output with more parts. None if
             the model returns the loss, or an output with `.loss`.
         optimizer: one of `cleave.AdamW`, `AdamW8bit`, `SGD`, `Lion`, `Adagrad`, `LAMB`, `Adafactor`
-            and `Muon`; groups of parameters may have another. Or one of `torch.optim` that is
-            the same, with its groups, alone or with its scheduler as (optimizer, scheduler):
+            and `Muon`; groups of parameters may have another. Or a `torch.optim.Optimizer`, also
+            of your own, with its groups, alone or with its scheduler as (optimizer, scheduler):
             `cleave.optim.of_torch`. If None, AdamW with torch's defaults.
         micro_batches: the number of parts of a batch, computed one after another to
             save memory; the result is that of the whole batch. Where it does not divide

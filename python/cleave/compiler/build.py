@@ -181,7 +181,8 @@ class Builder:
         own = self.settings
         try:
             with compiling():
-                compiled = _cleave.compile(traced.named_mlir, json.dumps(options))
+                compiled = _cleave.compile(with_updates(traced.named_mlir, own.optimizer.module()),
+                                           json.dumps(options))
                 compiled.offload_dir = own.offload_dir
                 _remark_cache(compiled.cache_problem)
                 compiled.ranks_per_device = own.ranks_per_device
@@ -228,6 +229,14 @@ class Builder:
                if name in options}
         compare_with_eager(self.model, self.arrange, inputs, self.loss_fn, traced, own,
                            forced=check == "on", lender=compiled)
+
+
+def with_updates(module: str, updates: str) -> str:
+    """The text of a module, with the updates that an optimizer writes."""
+    if not updates:
+        return module
+    head, rest = module.split("\n", 1)
+    return f"{head}\n{updates}{rest}"
 
 
 @contextlib.contextmanager

@@ -440,7 +440,7 @@ class Step(Reports, Checkpoints, CallInputs):
                 "train",
                 given,
                 ["loss", "grad_norm", *auxiliary, *counts],
-                {"lr": lr},
+                {"lr": lr, **self._optimizer.scalars_at(self.step - self.skipped)},
                 (lr, elements, self.loss_scale),
             )
         )

@@ -8,6 +8,7 @@ compiler's. Nothing that it says is dropped: what a rule of the compiler does no
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -27,25 +28,20 @@ _OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_moment
 
 def of_torch(optimizer: torch.optim.Optimizer, model: torch.nn.Module,
              scheduler: Any = None, *, max_grad_norm: float | None = None) -> optim.Optimizer:
-    """The optimizer of a step that updates as `optimizer` does: `torch.optim.AdamW`, `Adam` without
-    weight decay, `SGD`, `Adagrad`, or `Muon` (whose iterations torch rounds to bf16), with its
-    groups of parameters of `model`. torch's `Adafactor` bounds means of squares where the paper's
-    and `cleave.Adafactor` add to squares, so it is not one of them.
+    """The optimizer of a step that updates as `optimizer` does.
+
+    `torch.optim.AdamW`, `Adam`, `SGD`, `Adagrad` and `Muon` (whose iterations torch rounds to bf16)
+    are the compiler's own where it has their settings. Of others, also of a person's own, the
+    Python code of the update is compiled: it runs for 64 steps on tensors without values; numbers
+    that it computes in Python are computed so for each step.
 
     `scheduler` is of `torch.optim.lr_scheduler`; its rates are those that it would set after each
     update, from where it stands. Both are read, and stay as they are: their own `step` is not
-    called. `max_grad_norm` clips as in `cleave.AdamW`. Raises TypeError for another class or a
-    subclass, whose code may differ; ValueError for a setting that the update does not have, state
-    of earlier updates, a parameter of the model that is trained and in no group, and rates that are
-    not multiples of each other.
+    called. `max_grad_norm` clips as in `cleave.AdamW`. Raises ValueError for code that reads values
+    of tensors, with its line, and for state of earlier updates, or a parameter of the model that is
+    trained and in no group; TypeError for a scheduler that is none.
     """
     rule = _RULES.get(type(optimizer))
-    if rule is None:
-        kind = type(optimizer)
-        raise TypeError(
-            f"optimizer is a {kind.__module__}.{kind.__qualname__}; of torch's optimizers "
-            f"{', '.join(sorted(known.__name__ for known in _RULES))} are compiled, not their "
-            "subclasses: use one of them, or one of cleave's, as cleave.AdamW(...)")
     name = f"torch.optim.{type(optimizer).__name__}"
     if hooks := [kind for kind in ("pre", "post") if getattr(optimizer, f"_optimizer_step_{kind}_hooks", None)]:
         raise ValueError(f"{name} has {hooks[0]}-hooks of its step, which a compiled step does not call")
@@ -58,6 +54,35 @@ def of_torch(optimizer: torch.optim.Optimizer, model: torch.nn.Module,
                          "optimizer=(optimizer, scheduler)")
     groups = optimizer.param_groups
     names = _names_of(groups, model, name)
+    if scheduler is not None:
+        _check_scheduler(optimizer, scheduler)
+    if rule is not None:
+        with contextlib.suppress(_NotMapped):
+            return _mapped(optimizer, rule, names, scheduler, max_grad_norm)
+    from .updates import own_updates
+    return own_updates(optimizer, _all_names(model), scheduler, max_grad_norm=max_grad_norm)
+
+
+def _check_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    kind = type(scheduler).__name__
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ValueError("ReduceLROnPlateau follows a number of each evaluation: a compiled step takes "
+                         "rates that are known from its number")
+    if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        raise TypeError(f"the scheduler is a {type(scheduler).__qualname__}; it must be one of "
+                        "torch.optim.lr_scheduler")
+    if scheduler.optimizer is not optimizer:
+        raise ValueError(f"the {kind} is of another optimizer")
+
+
+class _NotMapped(ValueError):
+    """A setting that the compiler's rule does not have: the update is compiled as its code says."""
+
+
+def _mapped(optimizer: torch.optim.Optimizer, rule: Callable[[str, Mapping[str, Any]], optim.Optimizer],
+            names: list[frozenset[str]], scheduler: Any, max_grad_norm: float | None) -> optim.Optimizer:
+    """The compiler's optimizer that updates alike. Raises _NotMapped where there is none."""
+    name, groups = f"torch.optim.{type(optimizer).__name__}", optimizer.param_groups
     rates = _Rates(optimizer, scheduler) if scheduler is not None else None
     firsts = [float(group["initial_lr"] if rates else group["lr"]) for group in groups]
     # The rates of others are multiples of the first one's.
@@ -93,12 +118,19 @@ def _has_run(optimizer: torch.optim.Optimizer) -> bool:
     return any(is_used(state) for state in optimizer.state.values())
 
 
-def _names_of(groups: list[dict[str, Any]], model: torch.nn.Module, name: str) -> list[frozenset[str]]:
-    """The names of the parameters of each group."""
+def _all_names(model: torch.nn.Module) -> dict[int, list[str]]:
+    """The names of each parameter, by its id."""
     known: dict[int, list[str]] = {}
-    trained: dict[int, str] = {}
     for own, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(id(parameter), []).append(own)
+    return known
+
+
+def _names_of(groups: list[dict[str, Any]], model: torch.nn.Module, name: str) -> list[frozenset[str]]:
+    """The names of the parameters of each group."""
+    known = _all_names(model)
+    trained: dict[int, str] = {}
+    for own, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
             trained.setdefault(id(parameter), own)
     found = []
@@ -118,7 +150,7 @@ def _names_of(groups: list[dict[str, Any]], model: torch.nn.Module, name: str) -
 def _refuse(name: str, group: Mapping[str, Any], *settings: str) -> None:
     for key in settings:
         if group.get(key):
-            raise ValueError(f"{name} has {key}={group[key]!r}, which its compiled update does not have")
+            raise _NotMapped(f"{name} has {key}={group[key]!r}")
 
 
 def _known(name: str, group: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -126,7 +158,7 @@ def _known(name: str, group: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     known here, which a later torch may have."""
     unknown = set(group) - {"params", "lr", *_OF_SCHEDULERS, *_SPEED, "maximize", "differentiable", *keys}
     if unknown:
-        raise ValueError(f"{name} has {', '.join(sorted(unknown))}, which its compiled update does not have")
+        raise _NotMapped(f"{name} has {', '.join(sorted(unknown))}")
     _refuse(name, group, "maximize", "differentiable")
     return {key: float(group[key]) for key in keys if isinstance(group[key], (int, float, torch.Tensor))
             and not isinstance(group[key], bool)}
@@ -136,8 +168,7 @@ def _adamw(name: str, group: Mapping[str, Any]) -> optim.Optimizer:
     own = _known(name, group, "betas", "eps", "weight_decay", "amsgrad", "decoupled_weight_decay")
     _refuse(name, group, "amsgrad")
     if own["weight_decay"] and not group.get("decoupled_weight_decay", name.endswith("AdamW")):
-        raise ValueError(f"{name} adds weight_decay={group['weight_decay']!r} to gradients, which is not compiled: "
-                         "use torch.optim.AdamW, which decays parameters, or no weight decay")
+        raise _NotMapped(f"{name} adds weight_decay={group['weight_decay']!r} to gradients")
     first, second = map(float, group["betas"])
     return optim.AdamW(betas=(first, second), eps=own["eps"], weight_decay=own["weight_decay"])
 
@@ -155,8 +186,7 @@ def _muon(name: str, group: Mapping[str, Any]) -> optim.Optimizer:
     own = _known(name, group, "momentum", "weight_decay", "nesterov", "ns_coefficients", "eps", "ns_steps",
                  "adjust_lr_fn")
     if tuple(group["ns_coefficients"]) != (3.4445, -4.775, 2.0315):
-        raise ValueError(f"{name} has ns_coefficients={group['ns_coefficients']!r}, and its compiled update "
-                         "torch's default")
+        raise _NotMapped(f"{name} has ns_coefficients={group['ns_coefficients']!r}")
     own["ns_steps"] = int(group["ns_steps"])
     return optim.Muon(**own, nesterov=bool(group["nesterov"]),
                       match_rms_adamw=group["adjust_lr_fn"] == "match_rms_adamw")
@@ -174,21 +204,12 @@ class _Rates:
     AHEAD = 64
 
     def __init__(self, optimizer: torch.optim.Optimizer, scheduler: Any):
-        kind = type(scheduler).__name__
-        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise ValueError("ReduceLROnPlateau follows a number of each evaluation: a compiled step takes "
-                             "rates that are known from its number")
-        if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-            raise TypeError(f"the scheduler is a {type(scheduler).__qualname__}; it must be one of "
-                            "torch.optim.lr_scheduler")
-        if scheduler.optimizer is not optimizer:
-            raise ValueError(f"the {kind} is of another optimizer")
         # One number stands for the parameters of a group; the copy binds it.
         self._optimizer = torch.optim.SGD([
             {"params": [torch.zeros(1)], "lr": float(group["lr"])} for group in optimizer.param_groups])
         for own, group in zip(self._optimizer.param_groups, optimizer.param_groups):
             own.update((key, copy.copy(value)) for key, value in group.items() if key not in ("params", "lr"))
-        self._kind, self._multiples, self._base, self._end = kind, [1.0], 0, ""
+        self._kind, self._multiples, self._base, self._end = type(scheduler).__name__, [1.0], 0, ""
         self._scheduler = copy.deepcopy(scheduler, {id(optimizer): self._optimizer})
         self._others = self._settings()
         self._rates: list[list[float]] = [self._now()]
@@ -234,12 +255,11 @@ class _Rates:
         if self._settings() != self._others:
             changed = sorted({key for one, two in zip(self._settings(), self._others)
                               for key in one if one[key] != two.get(key)})
-            raise ValueError(f"{self._kind} changes {', '.join(changed)} of the optimizer, which a compiled step "
-                             "keeps; of OneCycleLR and CyclicLR, cycle_momentum=False leaves it")
+            raise _NotMapped(f"{self._kind} changes {', '.join(changed)} of the optimizer in step {step}")
         if not all(math.isclose(rate, rates[self._base] * multiple, rel_tol=1e-9, abs_tol=1e-30)
                    for rate, multiple in zip(rates, self._multiples)):
-            raise ValueError(f"with {self._kind} the rates of groups of parameters, {rates} at step {step}, do not "
-                             "stay in one relation, which a compiled step needs")
+            raise _NotMapped(f"with {self._kind} the rates of groups of parameters, {rates} at step {step}, do not "
+                             "stay in one relation, as they did in the first steps")
 
 
 class _Tabulated(Schedule):

@@ -114,6 +114,14 @@ class Optimizer:
         """The learning rate of the update after `step` finished ones."""
         return self.lr.value(step) if isinstance(self.lr, Schedule) else float(self.lr)
 
+    def module(self) -> str:
+        """The text of updates that are functions of the module; "" where there are none."""
+        return ""
+
+    def scalars_at(self, step: int) -> dict[str, float]:
+        """Further numbers that the update after `step` finished ones takes, by name."""
+        return {}
+
     def options(self) -> dict[str, Any]:
         """The compiler's options."""
         return {"kind": self._kind, **self._settings(),

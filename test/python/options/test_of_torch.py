@@ -144,10 +144,6 @@ def test_a_norm_is_clipped():
     assert optimizer.max_grad_norm == 0.5 and optimizer.weight_decay == 0.1 and len(optimizer.param_groups) == 1
 
 
-class Own(torch.optim.AdamW):
-    """A subclass, whose step may differ."""
-
-
 def of(kind, **settings):
     return lambda model: kind(model.parameters(), **settings)
 
@@ -187,12 +183,6 @@ def of_another(model):
 
 
 REFUSED = {
-    "subclass": (of(Own), TypeError, "not their subclasses"),
-    "no rule": (of(torch.optim.RMSprop), TypeError, "Adagrad, Adam, AdamW, Muon, SGD are compiled"),
-    "other numbers": (of(torch.optim.Adafactor), TypeError, "optimizer is a torch.optim.Adafactor"),
-    "amsgrad": (of(torch.optim.AdamW, amsgrad=True), ValueError, "amsgrad=True"),
-    "maximize": (of(torch.optim.SGD, lr=0.1, maximize=True), ValueError, "maximize=True"),
-    "L2": (of(torch.optim.Adam, weight_decay=0.1), ValueError, "adds weight_decay=0.1 to gradients"),
     "stepped": (stepped, ValueError, "has taken steps"),
     "hooked": (hooked, ValueError, "pre-hooks"),
     "patched": (patched, ValueError, "a step of its own"),
@@ -203,10 +193,6 @@ REFUSED = {
     "bound": (bound, ValueError, r"optimizer=\(optimizer, scheduler\)"),
     "of another": (of_another, ValueError, "is of another optimizer"),
     "plateau": (with_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau), ValueError, "ReduceLROnPlateau follows"),
-    "momentum": (with_scheduler(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9), ValueError,
-                 "changes betas of the optimizer"),
-    "relation": (with_scheduler(torch.optim.lr_scheduler.LambdaLR, lr_lambda=[lambda t: 1, lambda t: 1 / (t + 1)]),
-                 ValueError, "do not stay in one relation"),
     "no scheduler": (lambda model: (adamw(model), "cosine"), TypeError, "the scheduler is a str"),
     "cleave's": (lambda model: (cleave.AdamW(), "cosine"), TypeError, "lr=cleave.Schedule"),
     "a number": (lambda model: 0.1, TypeError, "builtins.float"),
@@ -243,6 +229,3 @@ def test_settings_of_muon():
                            adjust_lr_fn="match_rms_adamw")
     assert cleave.optim.of_torch(own, model) == cleave.Muon(
         lr=0.03, momentum=0.9, nesterov=False, weight_decay=0.2, ns_steps=4, match_rms_adamw=True)
-    other = torch.optim.Muon(model.parameters(), ns_coefficients=(3.0, -4.0, 2.0))
-    with pytest.raises(ValueError, match="ns_coefficients"):
-        cleave.optim.of_torch(other, model)

@@ -7,6 +7,7 @@
 
 #include "CheckFinite.h"
 #include "Optimizers/UpdateBuilder.h"
+#include "Optimizers/WrittenRule.h"
 #include "cleave/Dialect/Graph/Analysis/InputValues.h"
 #include "cleave/Dialect/Graph/IR/Messages/MessageNames.h"
 #include "cleave/Dialect/Graph/Transforms/Passes.h"
@@ -77,12 +78,16 @@ private:
   bool clips() const { return options.maxGradNorm > 0.0; }
   std::optional<double> argumentNumber(const Update &update,
                                        StringRef attribute);
+  const OptimizerRule *findRule(StringRef name, std::string &why);
 
   func::FuncOp step;
   Block &block;
   const OptimizerOptions &options;
   OpBuilder builder;
   std::vector<Update> updates;
+  /// Rules that the module defines, by name, and their scalar arguments.
+  std::map<std::string, WrittenRule> written;
+  llvm::StringMap<Value> given;
   Value lr, number, lossScale;       ///< the scalar arguments
   StepScalars scalars;               ///< of rules
   Value gradientNorm, gradientScale; ///< with clipping
@@ -104,6 +109,31 @@ LogicalResult Optimizer::checkOptions() {
   return step.emitError() << (rule ? "optimizer: " : "") << why;
 }
 
+/// The rule `name` of the table, or "@name", which the module defines. Returns
+/// null and sets `why` where there is none.
+const OptimizerRule *Optimizer::findRule(StringRef name, std::string &why) {
+  if (!name.consume_front("@")) {
+    const OptimizerRule *rule = findOptimizerRule(name);
+    if (!rule)
+      why = llvm::formatv("unknown optimizer '{0}'; there are {1}", name,
+                          optimizerRuleNames());
+    return rule;
+  }
+  if (auto known = written.find(name.str()); known != written.end())
+    return &known->second;
+  func::FuncOp function = findUpdate(step, name);
+  if (!function) {
+    why = llvm::formatv("the module has no update '@{0}' in '@{1}'", name,
+                        kUpdatesModule);
+    return nullptr;
+  }
+  WrittenRule rule(function);
+  why = rule.problem();
+  if (!why.empty())
+    return nullptr;
+  return &written.emplace(name.str(), rule).first->second;
+}
+
 /// The rule and the settings of one parameter: those of the step, with what its
 /// attributes say. Another rule than the step's begins with its own defaults.
 LogicalResult Optimizer::chooseRule(Update &update) {
@@ -117,11 +147,10 @@ LogicalResult Optimizer::chooseRule(Update &update) {
   if (own)
     if (auto rule = own.getAs<StringAttr>(kRuleEntry))
       name = rule.str();
-  update.rule = findOptimizerRule(name);
+  std::string problem;
+  update.rule = findRule(name, problem);
   if (!update.rule)
-    return error(llvm::formatv("unknown optimizer '{0}'; there are {1}", name,
-                               optimizerRuleNames())
-                     .str());
+    return error(problem);
   OptimizerSettings given;
   if (name == options.rule)
     given = options.settings;
@@ -229,6 +258,14 @@ void Optimizer::addArguments() {
     add(RankedTensorType::get({}, builder.getF32Type()), "loss_scale",
         "scalar");
 
+  std::vector<std::string> names;
+  for (const auto &[name, rule] : written)
+    for (const std::string &scalar : rule.scalars())
+      if (given.try_emplace(scalar).second) {
+        names.push_back(scalar);
+        add(RankedTensorType::get({}, builder.getF32Type()), scalar, "scalar");
+      }
+
   unsigned first = step.getNumArguments();
   // Inserting an argument of tensor type cannot fail.
   (void)step.insertArguments(
@@ -240,7 +277,9 @@ void Optimizer::addArguments() {
   lr = step.getArgument(first++);
   number = step.getArgument(first++);
   if (options.scaleLoss)
-    lossScale = step.getArgument(first);
+    lossScale = step.getArgument(first++);
+  for (const std::string &name : names)
+    given[name] = step.getArgument(first++);
 }
 
 /// Backward begins from the scale in place of 1; updates divide by it.
@@ -352,6 +391,7 @@ void Optimizer::update(Update &update) {
   b.lr = learningRate(update);
   b.number = number;
   b.gradientScale = gradientScale;
+  b.given = given;
   b.state.assign(update.state.begin(), update.state.end());
   SmallVector<Value> results = update.rule->update(b);
   update.newParameter = results.front();
@@ -436,6 +476,9 @@ LogicalResult Optimizer::run() {
     return failure();
   for (Update &parameter : updates)
     update(parameter);
+  if (auto module = step->getParentOfType<ModuleOp>())
+    if (auto unused = module.lookupSymbol<ModuleOp>(kUpdatesModule))
+      unused.erase();
   setResults();
   return success();
 }

@@ -5,7 +5,7 @@
 spmd.mesh @mesh <["tp" = 2]>
 // CHECK-LABEL: func.func @choices(
 // CHECK: %[[S:.*]] = graph.reduce sum %{{.*}} -> tensor<4x8xf32>
-// CHECK: %[[N:.*]] = graph.cast %[[S]] {{.*}} : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+// CHECK: %[[N:.*]] = graph.cast %[[S]] {spmd.global_types = {{.*}}, spmd.of_device, {{.*}} : (tensor<4x8xf32>) -> tensor<4x8xbf16>
 // CHECK: %[[R:.*]] = spmd.all_reduce sum %[[N]] {{.*}} : tensor<4x8xbf16>
 // CHECK: %[[Z:.*]] = graph.cast %[[R]] {{.*}} : (tensor<4x8xbf16>) -> tensor<4x8xf32>
 // CHECK: return %[[Z]]

@@ -257,8 +257,9 @@ CASES = list(dict.fromkeys([
     *narrow_sums(("gpt-1.3b", "llama-7b", "mixtral-8x7b"), LAYOUTS),
     *narrow_sums(MIXTURES[:4], EXPERTS),
     # Heads of keys that ranks share.
-    *(("llama-70b", mesh, "ulysses,megatron-sp", f"--precision={precision}")
-      for mesh in ("cp=2,tp=8", "cp=4,tp=8") for precision in ("f32", "bf16"))]))
+    *(("llama-70b", mesh, "ulysses,megatron-sp", f"--precision={precision}", *flags)
+      for mesh in ("cp=2,tp=8", "cp=4,tp=8", "cp=4,tp=4", "cp=16,tp=2") for precision, *flags in (
+          ("f32",), ("bf16",), ("bf16", SUMS), ("bf16", "--recompute=full")))]))
 
 #: Each layout once, with precisions and micro-batches in turn, of the smaller models.
 SAMPLE = [("llama-1b" if index % 3 else "gpt-124m", mesh, plan,
@@ -271,4 +272,5 @@ SAMPLE += [("llama-1b", "row=4,col=4", "summa2d", "--precision=bf16"),
            ("bert-340m", "dp=4,tp=4", "megatron-sp,zero1", "--precision=bf16"),
            ("gpt-124m", "dp=2,cp=2,tp=4", "ring,megatron-sp,zero1", "--precision=f32"),
            ("gpt-124m", "dp=2,cp=4", "ulysses,zero2", "--precision=f32", "--micro-batches=4"),
+           ("llama-1b", "dp=2,cp=16", "ulysses,zero1", "--precision=bf16", "--micro-batches=4"),
            ("mixtral-8x7b-dropless", "node=2,ep=4", "expert(node),expert(ep)", "--precision=bf16")]

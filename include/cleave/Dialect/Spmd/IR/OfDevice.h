@@ -13,8 +13,9 @@
 namespace cleave::spmd {
 
 /// On an op that concatenates the shards of each device, or takes them apart
-/// again, along a dimension that is sharded. It is no op on global tensors, so
-/// that its sharding rule does not hold for it.
+/// again, along a dimension that is sharded, or rounds the term of each device
+/// in a sum over devices. It is no op on global tensors, so that its sharding
+/// rule does not hold for it.
 inline constexpr llvm::StringLiteral kOfDeviceAttr = "spmd.of_device";
 
 } // namespace cleave::spmd

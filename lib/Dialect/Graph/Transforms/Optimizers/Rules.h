@@ -20,6 +20,8 @@
 /// | Adafactor.cpp | Adafactor | a row and a column of each matrix |
 /// | Muon.cpp | Muon, of matrices | one |
 ///
+/// WrittenRule.cpp updates as a function of the module says.
+///
 //===----------------------------------------------------------------------===//
 
 #ifndef CLEAVE_LIB_DIALECT_GRAPH_TRANSFORMS_OPTIMIZERS_RULES_H

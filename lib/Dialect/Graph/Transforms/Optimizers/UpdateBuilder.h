@@ -72,6 +72,8 @@ public:
   /// the parameter's own; the scale of clipped gradients may be null.
   mlir::Value gradient, lr, number, gradientScale;
   llvm::SmallVector<mlir::Value> state;
+  /// Further numbers that are arguments of the step, by name.
+  llvm::StringMap<mlir::Value> given;
 
   double setting(llvm::StringRef name) const { return settings.at(name.str()); }
   /// The setting as an attribute.

@@ -8,6 +8,7 @@
 #include "cleave/Dialect/Graph/Analysis/LinearLayers.h"
 #include "cleave/Dialect/Graph/IR/GraphOps.h"
 #include "cleave/Dialect/Graph/IR/TensorType.h"
+#include "cleave/Dialect/Spmd/IR/OfDevice.h"
 #include "cleave/Dialect/Spmd/IR/SpmdOps.h"
 #include "cleave/Dialect/Spmd/Transforms/Passes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -146,7 +147,10 @@ struct NarrowSumsPass : cleave::spmd::impl::NarrowSumsBase<NarrowSumsPass> {
     for (auto [op, narrow] : sums) {
       Value wide = op->getResult(0);
       builder.setInsertionPoint(op);
-      op->setOperand(0, castAs(builder, op->getOperand(0), narrow));
+      Value term = castAs(builder, op->getOperand(0), narrow);
+      // A term of each device is rounded before they are added up.
+      term.getDefiningOp()->setAttr(kOfDeviceAttr, builder.getUnitAttr());
+      op->setOperand(0, term);
       wide.setType(graph::tensorTypeOf(wide).clone(narrow));
       if (ShardingAttr sharding = writtenShardingAttr(wide))
         annotate(op, sharding, writtenGlobalType(wide).clone(narrow));

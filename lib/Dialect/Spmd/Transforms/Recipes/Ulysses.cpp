@@ -163,16 +163,26 @@ static LogicalResult refuseHeads(Operation *op, int64_t fewest, int64_t most,
 /// heads over another; without the annotation, products with weights would be
 /// sharded by heads as well. Without `all`, only those that are sent in 16
 /// bits, which needs `rounds`. Sums over the axes of recipes before are taken
-/// in f32, and rounded then. Without `padded`, a size that `axes` do not divide
+/// in f32, and rounded then; so are sums over positions of the last axis that
+/// share heads of `splits`. Without `padded`, a size that `axes` do not divide
 /// is not sharded: it would be padded for this alone.
 static void splitResults(Annotator &annotator, const DimensionClasses &classes,
                          const SequenceClasses &sequences, Operation *op,
-                         const AxisList &axes, bool all, bool rounds,
-                         bool padded) {
+                         ArrayRef<HeadSplit> splits, const AxisList &axes,
+                         bool all, bool rounds, bool padded) {
+  const Mesh &mesh = annotator.getMesh();
+  auto sharesHeads = [&](int64_t heads) {
+    return llvm::any_of(splits, [&](const HeadSplit &split) {
+      return split.operand->getOwner() == op && split.heads() == heads &&
+             split.axes.back().name == axes.back().name &&
+             mesh.size(split.axes.back()) < mesh.size(axes.back());
+    });
+  };
   for (OpResult result : op->getResults()) {
     auto type = cast<RankedTensorType>(result.getType());
     FloatType narrow = rounds ? graph::roundedType(result) : FloatType();
-    if (!headDim(classes, op, result) || (!all && !narrow))
+    auto heads = headDim(classes, op, result);
+    if (!heads || (!all && !narrow))
       continue;
     Value value = result;
     while (value.hasOneUse() && isa<ConstrainOp>(*value.user_begin()))
@@ -185,7 +195,7 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
     if (uses.empty())
       continue;
     for (int64_t dim = 0; dim < type.getRank(); ++dim) {
-      int64_t parts = annotator.getMesh().size(axes);
+      int64_t parts = mesh.size(axes);
       if (!sequences.contains(classes.number(result, dim)) ||
           classes.of(result, dim).samples || type.getDimSize(dim) < parts ||
           (!padded && type.getDimSize(dim) % parts != 0))
@@ -195,9 +205,11 @@ static void splitResults(Annotator &annotator, const DimensionClasses &classes,
       sharding.open[dim] = false;
       OpBuilder builder(op->getContext());
       builder.setInsertionPointAfterValue(value);
-      if (narrow && axes.size() > 1) {
+      bool shared = sharesHeads(type.getDimSize(*heads));
+      if (narrow && (axes.size() > 1 || shared)) {
         Sharding summed = sharding;
-        summed.dims[dim].pop_back();
+        if (!shared)
+          summed.dims[dim].pop_back();
         value = annotator.constrain(builder, value, summed);
       }
       annotator.send(builder, value, narrow, sharding, uses);
@@ -261,7 +273,7 @@ LogicalResult cleave::spmd::applyUlysses(Annotator &annotator, StringRef axis) {
     bool made = !*inputs && outer.empty();
     for (Operation *op : attentions)
       splitResults(
-          annotator, classes, positions, op, axes,
+          annotator, classes, positions, op, heads, axes,
           /*all=*/made || !outer.empty() || llvm::is_contained(within, op),
           /*rounds=*/annotator.getGrains() == 0 && !graph::usesFloat8(function),
           /*padded=*/made);
