@@ -32,6 +32,7 @@ TABLES = {
 #: The names in the Python reference, in this order.
 PYTHON = (
     "cleave.compiler.api.compile", "cleave.compiler.groups", "cleave.runtime.step.Step", "cleave.reports.text.Reports",
+    "cleave.run.loop.Run", "cleave.run.callbacks.Callback", "cleave.run.loggers",
     "cleave.runtime.checkpoint.Checkpoints", "cleave.runtime.checkpoint.load", "cleave.runtime.results",
     "cleave.training.optim", "cleave.compiler.shardings.P", "cleave.trace.trace", "cleave.models",
     "cleave.models.size.Size", "cleave.moe", "cleave.feed.reader.Feed", "cleave.feed.sqlite.SQLite",

@@ -29,7 +29,9 @@ static double scored(const Attention &a, double matmuls, double row) {
 /// selective one the core of an attention that is not one op (arXiv 2205.05198,
 /// sections 5 and 6). Ranks divide all of it, but for what those that share
 /// features compute alike: routers, and what projects to a latent width that a
-/// norm reads (Megatron-Core keeps both whole).
+/// norm reads (Megatron-Core keeps both whole). The operations of the model
+/// alone are those that a model's utilisation counts (PaLM, arXiv 2204.02311,
+/// appendix B): each matmul of forward, and its gradients.
 void closedforms::addOperations(FormBuilder &builder) {
   const StepOptions &options = builder.options;
   auto repeated = [&](bool inBlock, bool inRegion) {
@@ -38,14 +40,17 @@ void closedforms::addOperations(FormBuilder &builder) {
                                               : 0.0;
   };
   double sum = kLogit * builder.sizes.logits, alike = 0;
-  for (const Contraction &c : builder.sizes.contractions)
+  for (const Contraction &c : builder.sizes.contractions) {
     (c.isWhole && !builder.shardsStream() ? alike : sum) +=
         c.operations * (1 + c.gradients + repeated(c.inBlock, c.inRegion));
+    builder.form.modelOperations += c.operations * (1 + c.gradients);
+  }
   // Two rings hold rows of scores, also masked ones.
   bool rows = llvm::any_of(
       options.axes, [](const Axis &axis) { return axis.recipe == "two-ring"; });
   for (const Attention &a : builder.sizes.attentions) {
     double again = repeated(true, a.inRegion);
+    builder.form.modelOperations += 3 * scored(a, kForwardMatmuls, 0);
     if (a.learnedBias)
       sum += scored(a, kBiasMatmuls, kBiasRow);
     if (options.fusedAttention && !rows) {

@@ -178,6 +178,7 @@ CostFacts Comparison::find(double operations, const runtime::MemoryPlan &memory,
   for (const SentKey &key : keys)
     addRow(key, cost);
   cost.operations = {form.operations, operations};
+  cost.modelOperations = form.modelOperations;
   double ranks = 1;
   for (const closedforms::Axis &axis : options.axes)
     if (axis.split != closedforms::Split::Stages)

@@ -57,6 +57,13 @@ ArrayRef<StringRef> cleave::predictedDevices() {
   return names;
 }
 
+std::optional<double> cleave::peakOperations(StringRef device) {
+  for (const DeviceRates &rates : devices)
+    if (rates.name == device)
+      return rates.tensor16;
+  return std::nullopt;
+}
+
 //===----------------------------------------------------------------------===//
 // Bytes of commands
 //===----------------------------------------------------------------------===//

@@ -12,6 +12,7 @@ first use, so that `import cleave` is quick. The files:
     reports/                      reports as text and as pictures
     exporting/, export            weights in 8 bits, sparse, or in 16 bits, for PyTorch; its command
     models/, testing/             models; helpers of tests
+    run/                          `cleave.Run`, the loop around a step; callbacks and loggers
     feed/                         data from a database, and models into one
     packing                       documents packed in rows
     messages, version, moved      wording of messages; the version; modules by their former names
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from . import _cleave
     from . import feed as feed
     from . import models as models
+    from . import run as run
     from . import trace as trace
     from .compiler.api import compile as compile
     from .compiler.groups import Communication as Communication
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from .exporting import read_export as read_export
     from .packing import Packs as Packs
     from .packing import pack as pack
+    from .run import Run as Run
     from .runtime.checkpoint import load as load
     from .runtime.results import Evaluation as Evaluation
     from .runtime.results import Loss as Loss
@@ -91,6 +94,7 @@ _LAZY = {
     "ExportReport": "exporting",
     "pack": "packing",
     "Packs": "packing",
+    "Run": "run",
     "Step": "runtime.step",
     "StepError": "runtime.results",
     "Evaluation": "runtime.results",
@@ -123,7 +127,8 @@ _LAZY = {
 #: The modules that are built: compiler and runtime, the runtime alone.
 _NATIVE = ("_cleave", "_runtime")
 #: Modules that are public names, and where they are.
-_MODULES = {"feed": "feed", "models": "models", "optim": "training.optim", "trace": "trace"}
+_MODULES = {"feed": "feed", "models": "models", "optim": "training.optim", "run": "run",
+            "trace": "trace"}
 
 __all__ = sorted([*_LAZY, *_MODULES, "__version__"])
 

@@ -61,7 +61,7 @@ inline void bindSession(nb::module_ &m) {
       .def("load_weights", &PySession::loadWeights, nb::arg("path"))
       .def("check_finite", &PySession::checkFinite)
       .def("save_checkpoint", &PySession::saveCheckpoint, nb::arg("folder"),
-           nb::arg("non_finite") = false)
+           nb::arg("non_finite") = false, nb::arg("kept") = "")
       .def("load_checkpoint", &PySession::loadCheckpoint, nb::arg("folder"))
       .def("timings", &PySession::timings)
       .def("memory", &PySession::memory);

@@ -21,6 +21,8 @@
 #include "cleave/Pipelines/ScheduleOptions.h"
 #include "cleave/Planning/GenerateCode.h"
 #include "cleave/Planning/PlanPhases.h"
+#include "cleave/Planning/PredictStep.h"
+#include "cleave/Runtime/Core/NewCheckpoint.h"
 #include "cleave/Runtime/Session/LearningRate.h"
 #include "cleave/Scheduling/Generators/Generators.h"
 #include "cleave/Target/CUDA/CompileCuda.h"
@@ -541,6 +543,19 @@ NB_MODULE(_cleave, m) {
         return *path;
       },
       nb::arg("folder"), nb::arg("name"));
+  m.def(
+      "remove_checkpoint",
+      [](const std::string &folder) {
+        if (llvm::Error error = runtime::removeCheckpoint(folder))
+          raise(std::move(error));
+      },
+      nb::arg("folder"));
+  m.def("peak_operations", [] {
+    std::map<std::string, double> peaks;
+    for (llvm::StringRef device : predictedDevices())
+      peaks[device.str()] = *peakOperations(device);
+    return peaks;
+  });
   m.attr("MAX_THREADS") = int64_t(runtime::Program::kMaxThreads);
   nb::class_<PyCompiled>(m, "Compiled")
       .def("ir", &PyCompiled::ir, nb::arg("phase"))

@@ -194,8 +194,8 @@ std::string PySession::checkFinite() const {
   return error ? llvm::toString(std::move(error)) : "";
 }
 
-std::string PySession::saveCheckpoint(const std::string &folder,
-                                      bool nonFinite) {
+std::string PySession::saveCheckpoint(const std::string &folder, bool nonFinite,
+                                      const std::string &kept) {
   meet("save a checkpoint");
   session->setSeed(counts->seed);
   session->setStep(counts->step);
@@ -203,6 +203,7 @@ std::string PySession::saveCheckpoint(const std::string &folder,
   session->setLossScale(counts->lossScale);
   runtime::SaveOptions how;
   how.nonFinite = nonFinite;
+  how.kept = kept;
   running = true;
   llvm::Error error = [&] {
     nb::gil_scoped_release released;
@@ -217,7 +218,7 @@ nb::tuple PySession::loadCheckpoint(const std::string &folder) {
   auto state = session->loadCheckpoint(folder);
   nb::list absent;
   if (!state)
-    return nb::make_tuple(llvm::toString(state.takeError()), absent);
+    return nb::make_tuple(llvm::toString(state.takeError()), absent, "");
   for (const std::string &technique : state->absent)
     absent.append(technique);
   counts->seed = state->seed;
@@ -226,7 +227,7 @@ nb::tuple PySession::loadCheckpoint(const std::string &folder) {
   counts->skipped = state->skipped;
   counts->lossScale = session->getLossScale();
   counts->last = nb::none();
-  return nb::make_tuple("", absent);
+  return nb::make_tuple("", absent, state->kept);
 }
 
 nb::dict PySession::memory() const {

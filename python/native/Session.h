@@ -143,11 +143,13 @@ public:
   /// What of parameters and state is not finite, or nothing.
   std::string checkFinite() const;
 
-  /// Writes a checkpoint of where the run is; what went wrong, or nothing.
-  std::string saveCheckpoint(const std::string &folder, bool nonFinite);
+  /// Writes a checkpoint of where the run is, with the JSON that the caller
+  /// keeps in it; what went wrong, or nothing.
+  std::string saveCheckpoint(const std::string &folder, bool nonFinite,
+                             const std::string &kept);
 
-  /// Reads a checkpoint, whole or not at all: what went wrong, or nothing, and
-  /// the techniques of whose state it has none.
+  /// Reads a checkpoint, whole or not at all: what went wrong, or nothing, the
+  /// techniques of whose state it has none, and what the caller kept in it.
   nb::tuple loadCheckpoint(const std::string &folder);
 
   nb::dict memory() const;

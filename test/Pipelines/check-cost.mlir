@@ -29,6 +29,7 @@
 // JSON-NEXT: "ranks": 2,
 // JSON-NEXT: "term": "mlp"
 // JSON: "missing": null,
+// JSON-NEXT: "model_operations": 3932160,
 // JSON-NEXT: "operations": {
 // JSON-NEXT: "form":
 // JSON-NEXT: "plan":

@@ -6,7 +6,7 @@ A folder holds the tests of one: `trace` (the front end), `operators` and `model
 `graph`, `spmd`, `pipe`, `exec` (the dialects), `experts` (rows that go to the ranks of their
 experts), `precision` (layouts in 16 and 8 bits), `native` (generated code against the
 interpreter), `interpreter`, `step` (cleave.compile and its step), `training` (steps beside
-PyTorch), `options`, `cache`, `reports`, `run` (cleave-run, checkpoints, processes), `feed`
+PyTorch), `loop` (cleave.Run), `options`, `cache`, `reports`, `run` (cleave-run, checkpoints, processes), `feed`
 (databases), `docs` (what pages say), `examples`.
 """
 import importlib

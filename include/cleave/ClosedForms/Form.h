@@ -44,6 +44,10 @@ struct Form {
   std::map<SentKey, Sent> sent;
   /// Operations of contractions and attention of a rank, and of one device.
   double operations = 0, wholeOperations = 0;
+  /// Operations of matmuls of forward and backward of all devices, each once:
+  /// those of attention without the scores that its backward computes again,
+  /// and no recomputation.
+  double modelOperations = 0;
   /// Bytes between steps: parameters, and state of the optimizer (negative: no
   /// form).
   double parameterBytes = 0, stateBytes = 0;

@@ -11,11 +11,16 @@
 #include "cleave/Executable/Format/Program.h"
 #include "cleave/Machines/Prediction.h"
 #include "mlir/IR/BuiltinOps.h"
+#include <optional>
 
 namespace cleave {
 
 /// The names of the devices whose steps can be predicted.
 llvm::ArrayRef<llvm::StringRef> predictedDevices();
+
+/// The peak of one of these devices in matmuls of 16 bits, in operations per
+/// second, as its data sheet has it; nothing of another device.
+std::optional<double> peakOperations(llvm::StringRef device);
 
 /// An estimate, without any run, of one training step of `program` on
 /// `device`, of its commands: how many launches, operations and bytes they are,

@@ -47,6 +47,8 @@ struct CostFacts {
   std::string missing;
   std::vector<Row> sent;
   Pair operations, parameterBytes;
+  /// Operations of the model, of all devices: see `Form::modelOperations`.
+  double modelOperations = 0;
   /// The operations of all ranks, over those of one device.
   Pair repeated;
   /// Negative in the form: there is none.

@@ -50,6 +50,7 @@ json::Object cleave::describeCost(const CostFacts &cost) {
                       {"replicated", std::move(replicated)},
                       {"sent", std::move(sent)},
                       {"operations", describe(cost.operations)},
+                      {"model_operations", cost.modelOperations},
                       {"repeated", describe(cost.repeated)},
                       {"parameter_bytes", describe(cost.parameterBytes)},
                       {"state_bytes", describe(cost.stateBytes)},

@@ -109,11 +109,14 @@ Error Session::writeCheckpoint(llvm::StringRef directory, int64_t dataPosition,
         llvm::json::Object{{"scale", state.lossScale->scale},
                            {"growth", state.lossScale->growth},
                            {"hysteresis", state.lossScale->hysteresis}};
-  if (!options.run.empty()) {
-    Expected<llvm::json::Value> run = parseJson(options.run);
-    if (!run)
-      return run.takeError();
-    training["run"] = std::move(*run);
+  for (const auto &[name, text] :
+       {std::pair("run", &options.run), std::pair("kept", &options.kept)}) {
+    if (text->empty())
+      continue;
+    Expected<llvm::json::Value> facts = parseJson(*text);
+    if (!facts)
+      return facts.takeError();
+    training[name] = std::move(*facts);
   }
   for (llvm::StringRef name : {kModelFile, kOptimizerFile}) {
     Error error =
@@ -168,9 +171,11 @@ cleave::runtime::readTrainingState(llvm::StringRef directory) {
   state.updatesPerStep = updates;
   state.dataPosition = *position;
   state.threads = static_cast<int>(object->getInteger("threads").value_or(0));
-  if (const llvm::json::Object *run = object->getObject("run"))
-    llvm::raw_string_ostream(state.run)
-        << llvm::json::Value(llvm::json::Object(*run));
+  for (const auto &[name, text] :
+       {std::pair("run", &state.run), std::pair("kept", &state.kept)})
+    if (const llvm::json::Object *facts = object->getObject(name))
+      llvm::raw_string_ostream(*text)
+          << llvm::json::Value(llvm::json::Object(*facts));
   if (const llvm::json::Object *choices = object->getObject("contractions"))
     for (const auto &[key, name] : *choices)
       state.contractions[llvm::StringRef(key).str()] =

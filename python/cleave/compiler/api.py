@@ -46,6 +46,7 @@ def compile(
     shapes: Sequence[int | tuple[int, int]] | Shapes | None = None,
     seed: int = 0,
     check: str = "auto",
+    metrics: Sequence[str] | Callable[[Any, dict[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None = None,
     **former: Any,
 ) -> Step:
     """Compiles a training step of `model`.
@@ -120,6 +121,11 @@ def compile(
             The environment variable CLEAVE_CHECK sets the meaning of "auto". What it found
             equal is not compared again at the next start, while the program and all Python
             files that are loaded are the same.
+        metrics: scalars that the model computes beside its loss and that a step returns, in
+            `Step.metrics`: names of fields of its output, or a function of (output, inputs), the
+            inputs by name, that returns them by name. Each is that of the whole batch, as PyTorch
+            computes it on one device, on every mesh and for any number of micro-batches; where that is not
+            a sum or a mean over parts, the compiler refuses it, with its line. They get no gradient.
         former: options outside of their groups, and by the names that they had before; they
             go with the next version.
 
@@ -155,9 +161,17 @@ def compile(
          "communication": communication, "memory": memory, "lossy": lossy, "interlock": interlock,
          "launch": launch, "shapes": shapes},
         {"micro_batches": micro_batches, "mesh": mesh, "plan": plan}, former)
+    from ..trace.metrics import Metrics
+
     settings = read_settings(model, groups, plain, optimizer, seed, check)
     examples, arrange = flatten(example_inputs)
-    builder = Builder(model, examples, arrange, loss_fn, settings)
+    named = Metrics.of(metrics)
+    if named is not None and settings.updates_each:
+        raise ValueError("metrics are those of a whole batch, and an asynchronous schedule makes a step "
+                         "of each micro-batch")
+    if named is not None and groups["shapes"].lengths is not None:
+        raise ValueError("metrics are not defined for batches that are padded to shapes")
+    builder = Builder(model, examples, arrange, loss_fn, settings, named)
     buckets = _buckets(groups["shapes"], model, example_inputs, loss_fn)
     with compiling():
         step = Step(builder, model, examples, settings.optimizer, settings.seed, settings.launch,

@@ -27,6 +27,7 @@ from .trainable import (Known, asked_precision, check_statistics, check_trained,
 
 if TYPE_CHECKING:
     from ..trace import Groups, Tensor, TracedModel
+    from ..trace.metrics import Metrics
     from ..training.optim import Optimizer
     from .batch import Arrange, Tensors
 
@@ -49,7 +50,9 @@ class Builder:
     The first call compares the program with eager PyTorch, and gives the remarks."""
 
     def __init__(self, model: torch.nn.Module, examples: Sequence[torch.Tensor], arrange: Arrange,
-                 loss_fn: Callable[..., Any] | None, settings: Settings) -> None:
+                 loss_fn: Callable[..., Any] | None, settings: Settings,
+                 metrics: Metrics | None = None) -> None:
+        self.metrics = metrics
         self.model, self.examples, self.arrange = model, examples, arrange
         self.loss_fn, self.settings = loss_fn, settings
         #: The modes that modules were in, training or not.
@@ -119,9 +122,9 @@ class Builder:
         balance = {"model": 0, "sequence": batch, "micro-batch": parts,
                    "rank": parts * own.sample_parts, "global": 1}[own.balance_loss]
         if own.batch_statistics == "batch":
-            return Groups(balance=balance, choices=own.expert_counts)
+            return Groups(balance=balance, choices=own.expert_counts, metrics=self.metrics)
         ranks = own.sample_parts if own.batch_statistics == "rank" else 1
-        return Groups(parts, ranks, balance, own.expert_counts)
+        return Groups(parts, ranks, balance, own.expert_counts, self.metrics)
 
     def _trace(self, inputs: Tensors, groups: Groups) -> TracedModel:
         from ..trace import trace
@@ -220,7 +223,8 @@ class Builder:
         check = self.settings.check
         if check == "off":
             return
-        if (groups.count > 1 and traced.batch_statistics) or groups.balance or groups.choices:
+        if (groups.count > 1 and traced.batch_statistics) or groups.balance or groups.choices \
+                or groups.metrics:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 traced = trace(self.model, self.arrange(inputs), loss_fn=self.loss_fn, logits=False)

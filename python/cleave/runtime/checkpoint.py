@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TypeVar
+from typing import Any, Mapping, TypeVar
 
 import torch
 
@@ -29,7 +29,8 @@ class Checkpoints(Held):
     """The part of a `Step` that writes and reads files."""
 
     @alone
-    def save(self, folder: str | os.PathLike[str], *, check_finite: bool = True) -> None:
+    def save(self, folder: str | os.PathLike[str], *, check_finite: bool = True,
+             kept: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint: parameters, buffers, optimizer state, step, seed and
         data position. `load`, `cleave.load` and `cleave-run --resume` read it. The folder
         is there in whole or not at all, also after a power cut. Of an older checkpoint of
@@ -39,26 +40,33 @@ class Checkpoints(Held):
         Args:
             folder: of the checkpoint, which is made.
             check_finite: refuse parameters and state that are not finite.
+            kept: numbers, texts, lists and dicts that the caller keeps in the checkpoint, and
+                that `load` returns.
 
         Raises:
             FileExistsError: the folder is there, and holds something else.
             OSError: the checkpoint cannot be written.
             StepError: what would be saved is not finite.
+            TypeError, ValueError: `kept` is not of these, or has a number that is not finite.
         """
+        text = "" if kept is None else json.dumps(dict(kept), allow_nan=False)
         folder, check_finite = path_of("folder", folder), flag("check_finite", check_finite)
         lead(self._processes, "save a checkpoint", lambda: _check_place(folder))
         if check_finite and (wrong := self._live.session.check_finite()):
             raise StepError(f"{folder}: the checkpoint is not written: {wrong}")
-        if error := self._live.session.save_checkpoint(folder, not check_finite):
+        if error := self._live.session.save_checkpoint(folder, not check_finite, text):
             raise OSError(error)
 
     @alone
-    def load(self, folder: str | os.PathLike[str]) -> None:
+    def load(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
         """Goes on from a checkpoint that `save` or `cleave-run` has written of the same
         model and optimizer, on any mesh. On an error nothing is changed, but where a file changes
         while it is read: then the step makes no more calls. The state of a
         technique that the checkpoint's run did without (`compress`, fp8) begins as zero,
         with a warning.
+
+        Returns:
+            The data that the caller of `save` kept in the checkpoint; empty without.
 
         Raises:
             FileNotFoundError: there is no checkpoint.
@@ -67,11 +75,13 @@ class Checkpoints(Held):
         """
         found = together(self._processes, "load a checkpoint",
                          lambda: _found(path_of("folder", folder)))
-        error, absent = self._live.session.load_checkpoint(found)
+        error, absent, text = self._live.session.load_checkpoint(found)
         if error:
             raise ValueError(error)
         for technique in absent:
             warn(f"{found}: has no state of {technique}, which begins as zero")
+        kept: dict[str, Any] = json.loads(text) if text else {}
+        return kept
 
     @alone
     def load_weights(self, path: str | os.PathLike[str]) -> None:

@@ -34,6 +34,8 @@ class Loss(float):
         expert_counts: with `expert_counts`, how often each expert was chosen in the step, by
             layer: the choices of the whole batch, of all ranks and micro-batches, before any is
             dropped; empty without, and of a step that was skipped.
+        metrics: the scalars that `metrics` of `cleave.compile` names, of the whole batch; empty
+            without, and of a step that was skipped.
         updated_again: with `post_validation`, the number of stages and replicas
             of them (of this process) that found their update wrong and repeated
             it.
@@ -48,11 +50,13 @@ class Loss(float):
     skipped: str
     loss_scale: float | None
     expert_counts: dict[str, torch.Tensor]
+    metrics: dict[str, float]
 
     def __new__(cls, value: float, *, grad_norm: float | None, auxiliary: list[float], lr: float,
                 tokens_per_s: float, step: int, updated_again: int = 0, skipped: str = "",
                 loss_scale: float | None = None,
-                expert_counts: dict[str, torch.Tensor] | None = None) -> Loss:
+                expert_counts: dict[str, torch.Tensor] | None = None,
+                metrics: dict[str, float] | None = None) -> Loss:
         loss = super().__new__(cls, value)
         loss.grad_norm = grad_norm
         loss.auxiliary = auxiliary
@@ -63,6 +67,7 @@ class Loss(float):
         loss.skipped = skipped
         loss.loss_scale = loss_scale
         loss.expert_counts = expert_counts or {}
+        loss.metrics = metrics or {}
         return loss
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, Any]]:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("cleave")
 #: The beginning of the names of results that count choices of experts.
 _COUNTS = "expert_counts."
+#: The beginning of the names of results that are metrics.
+_METRIC = "metric/"
 
 Tensors = tuple[torch.Tensor, ...]
 T = TypeVar("T", torch.Tensor, Union[torch.Tensor, None])
@@ -153,6 +155,13 @@ class Step(Reports, Checkpoints, CallInputs):
         training state."""
         result = self._live.session.last
         return None if result is None else self._loss(result)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last step, by the names that `metrics` of `cleave.compile` gives
+        them; empty before the first."""
+        last = self.last
+        return {} if last is None else last.metrics
 
     @property
     def data_position(self) -> int:
@@ -401,6 +410,7 @@ class Step(Reports, Checkpoints, CallInputs):
                                      for n, v in found.items() if n.startswith(_COUNTS)}
         values = {n: math.nan if skipped else float(self._live.typed(n, v))
                   for n, v in found.items() if not n.startswith(_COUNTS)}
+        metrics = {n.removeprefix(_METRIC): values.pop(n) for n in list(values) if n.startswith(_METRIC)}
         return Loss(
             values.pop("loss"),
             grad_norm=values.pop("grad_norm", None),
@@ -412,6 +422,7 @@ class Step(Reports, Checkpoints, CallInputs):
             skipped=skipped,
             loss_scale=scale,
             expert_counts=counts,
+            metrics={} if skipped else metrics,
         )
 
     @alone
@@ -434,12 +445,12 @@ class Step(Reports, Checkpoints, CallInputs):
         program = self._program_for(given)
         lr = self._optimizer.lr_at(self.step - self.skipped)
         auxiliary = [n for n in program.tensors if re.fullmatch(r"auxiliary_loss\.\d+", n)]
-        counts = [n for n in program.tensors if n.startswith(_COUNTS)]
+        beside = [n for n in program.tensors if n.startswith((_COUNTS, _METRIC))]
         return self._loss(
             self._call_with_room(
                 "train",
                 given,
-                ["loss", "grad_norm", *auxiliary, *counts],
+                ["loss", "grad_norm", *auxiliary, *beside],
                 {"lr": lr, **self._optimizer.scalars_at(self.step - self.skipped)},
                 (lr, elements, self.loss_scale),
             )

@@ -19,7 +19,8 @@ patterns. A file imports only files of its own row and of the rows above:
                               autograd semantics of eager code in a trace; its random numbers;
                               regions of autocast and checkpoint; the meaning of casts to f32;
                               conditions on values that become checks
-    outputs                   what a model returns: its loss, its logits, and the rest
+    outputs, metrics          what a model returns: its loss, its logits, and the rest; the scalars of
+                              these that a step returns
     registry, evaluate        the table of converters; the values of ops known at trace time
     closed_forms, matching    constants as ops that compute them; applying patterns
     widen                     f32 programs of 16-bit models

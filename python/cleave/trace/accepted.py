@@ -15,7 +15,7 @@ from .errors import EagerError
 
 #: The names that a compiled step reserves for its own values.
 _OWN = re.compile(r"loss|loss_weight|logits|grad_norm|lr|step|rng|auxiliary_loss\.\d+|"
-                  r"expert_counts\..*")
+                  r"expert_counts\..*|metric/.*")
 
 
 def refuse_tensors(module: torch.nn.Module) -> None:

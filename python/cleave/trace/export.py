@@ -33,6 +33,7 @@ from .forward_state import StateChange, restored
 from .lazy_code import code_on_demand, without_notes
 from .locations import located, untraceable
 from .memory import memory_of
+from .metrics import Metrics, as_results
 from .module_checks import assigned_buffers
 from .outputs import called, dropped, loss_and_logits, refuse_object
 from .patches import answering_is_compiling, changing, traceable_distributions
@@ -86,9 +87,12 @@ class _Step(torch.nn.Module):
     """The model and its loss as one module that returns the outputs `want`."""
 
     def __init__(self, module: torch.nn.Module, loss_fn, call: Call, want: tuple[str, ...],
-                 choices: bool = False, asked: AskedModes | None = None):
+                 choices: bool = False, asked: AskedModes | None = None,
+                 metrics: Metrics | None = None):
         super().__init__()
         self.choices = choices
+        #: In a tuple, so that a function of metrics that is a module does not become a part of this one.
+        self.metrics = (metrics,)
         self.module = module
         self.call_plan = call
         self.want = want
@@ -121,16 +125,19 @@ class _Step(torch.nn.Module):
             output = self.module(*(inputs[n] for n in self.call_plan.positional),
                                  **{k: inputs[n] for k, n in self.call_plan.keyword.items()})
         loss, logits = loss_and_logits(output)
+        (metrics,) = self.metrics
+        named = metrics.found(output, inputs) if metrics is not None and self.training else {}
+        counts.update(as_results(named))
         if self.loss_fn is not None:
             loss, predicted = called(self.loss_fn, output, logits,
                                      [inputs[n] for n in self.call_plan.targets],
                                      self.originals.conditions)
-            self.found.dropped = dropped(output, predicted, by_loss_fn=True)
+            self.found.dropped = dropped(output, predicted, *named.values(), by_loss_fn=True)
             if logits is None and isinstance(predicted, torch.Tensor):
                 logits = predicted
         else:
             refuse_object(output)
-            self.found.dropped = dropped(output, loss, logits)
+            self.found.dropped = dropped(output, loss, logits, *named.values())
         if "loss" in self.want and loss is None:
             raise TraceError(
                 "the model returns no scalar loss; pass loss_fn, called as "
@@ -291,7 +298,7 @@ def begin(module: torch.nn.Module, call: Call, loss_fn, want: tuple[str, ...],
     device = torch.device("cpu") if weights is None else weights.device
     # Clones, because torch.export treats a tensor that is passed twice as one input.
     values = tuple(_example(t, device) for t in call.inputs.values())
-    step = _Step(module, loss_fn, call, want, groups.choices, asked)
+    step = _Step(module, loss_fn, call, want, groups.choices, asked, groups.metrics)
     with _tracing(step, groups, training), balanced(module, groups.balance) as balances:
         with _without_torch_logs():
             program = step.originals.conditions.explored(

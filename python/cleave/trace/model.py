@@ -22,6 +22,7 @@ from .errors import EagerError, TraceError, UnsupportedError
 from .export import Exported
 from .garbage import seldom_collected
 from .ir import Function
+from .metrics import is_metric
 from .model_tensors import ModelTensors, Tensor, in_all_layers, unread
 from .modes import begin_training, evaluation_entry, in_both_modes, same_without_random
 from .module_checks import refuse_choices, refuse_hooks, refuse_shared_memory
@@ -158,7 +159,8 @@ def _trace(module: torch.nn.Module, example_inputs: Any, loss_fn: Callable[..., 
     wide = bool(asked) and not keep_types
 
     def converted(name: str, exported: Exported, *options: Any) -> Function:
-        also = [n for n in exported.outputs if is_counts(n)] if name == "loss" else []
+        also = ([n for n in exported.outputs if is_counts(n) or is_metric(n)] if name == "loss"
+                else [])
         return convert_entry(name, tensors, exported, call, *options, wide=wide, policy=policy,
                              also=also)
 

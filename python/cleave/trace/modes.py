@@ -39,7 +39,7 @@ def begin_training(module: torch.nn.Module, call: Call, loss_fn: Callable[..., A
                    logits: bool, groups: Groups) -> Begun:
     """Exports the step of training, of a model that may compute the same in evaluation mode with the
     outputs that are wanted then."""
-    if not groups.balance and not groups.choices and may_be_alike(module, loss_fn):
+    if not (groups.balance or groups.choices or groups.metrics) and may_be_alike(module, loss_fn):
         asked = AskedModes(ends=logits)
         try:
             return begin(module, call, loss_fn, _outputs(logits), True, groups, asked)
@@ -68,7 +68,8 @@ def in_both_modes(begun: Begun, loss_fn: Callable[..., Any] | None, logits: bool
     # Its errors are said after those of training.
     with contextlib.suppress(Exception):
         other = begin(module, call, loss_fn, _outputs(logits), False, groups)
-    if other is not None and begun.computes_as(other):
+    # A metric may be a value that both compute, and is a result of training alone.
+    if other is not None and not groups.metrics and begun.computes_as(other):
         with contextlib.suppress(TraceError):
             both = other.finished()
             return begun.finished(both), lambda: Evaluated(both)

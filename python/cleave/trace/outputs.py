@@ -73,7 +73,7 @@ def dropped(output: Any, *taken: Any, by_loss_fn: bool = False) -> str:
     called with what is taken."""
     if any(output is t for t in taken):
         return ""
-    names = [name for name, part in _parts(output).items()
+    names = [name for name, part in parts_of(output).items()
              if any(not any(x is t for t in taken) for x in _leaves(part))]
     if not names:
         return ""
@@ -82,7 +82,7 @@ def dropped(output: Any, *taken: Any, by_loss_fn: bool = False) -> str:
             "has the loss, and `logits` the logits")
 
 
-def _parts(output: Any) -> dict[str, Any]:
+def parts_of(output: Any) -> dict[str, Any]:
     """Returns the parts of an output by name."""
     if isinstance(output, Mapping):
         return {f"'{k}'": v for k, v in output.items()}
@@ -92,6 +92,13 @@ def _parts(output: Any) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(output)] if dataclasses.is_dataclass(output) \
         else [*getattr(output, "__dict__", ()), *getattr(output, "__slots__", ())]
     return {f"'{name}'": getattr(output, name, None) for name in names}
+
+
+def part_of(output: Any, name: str) -> Any:
+    """Returns the part of an output by its name; None if it is not there."""
+    if isinstance(output, Mapping):
+        return output.get(name)
+    return None if isinstance(output, torch.Tensor) else getattr(output, name, None)
 
 
 def _leaves(part: Any) -> Iterator[Any]:

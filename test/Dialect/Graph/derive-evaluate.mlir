@@ -105,3 +105,16 @@ func.func @noise(%x: tensor<4xf32> {graph.name = "x", graph.role = "input"},
   %2 = graph.reduce sum %1 {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
   return %2 : tensor<f32>
 }
+
+// Of several results an evaluation has the loss alone.
+
+// RUN: cleave-opt %s --graph-derive-evaluate="entry=several target=of_several" | FileCheck %s --check-prefix=SEVERAL
+// SEVERAL-LABEL: func.func @of_several(
+// SEVERAL-SAME: -> (tensor<f32> {graph.name = "loss"}) {
+// SEVERAL: return %{{[^,]*}} : tensor<f32>
+func.func @several(%x: tensor<4xf32> {graph.name = "x", graph.role = "input"})
+    -> (tensor<f32> {graph.name = "loss"}, tensor<f32> {graph.name = "metric/largest"}) {
+  %0 = graph.reduce sum %x {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  %1 = graph.reduce max %x {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
+  return %0, %1 : tensor<f32>, tensor<f32>
+}

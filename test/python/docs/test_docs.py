@@ -14,7 +14,7 @@ from doc_anchors import anchors
 from doc_blocks import PAGES, ROOT, SHOWN, Page, blocks
 
 #: The blocks that are run by default: the first Python that a newcomer meets.
-SAMPLE = {"README.md": 1, "Tutorial.md": 3}
+SAMPLE = {"README.md": 1, "Tutorial.md": 3, "Run.md": 4}
 #: The characters of a line of code that the site shows without scrolling.
 WIDTH = 76
 

@@ -89,6 +89,8 @@ struct TrainingState {
   std::map<std::string, std::string> contractions;
   /// Further facts about the run, as JSON; see `SaveOptions::run`.
   std::string run;
+  /// Data of the caller in a checkpoint; see `SaveOptions::kept`.
+  std::string kept;
   /// Of a checkpoint that was loaded: techniques of whose state it has none,
   /// which begins as zero (`Tensor::optional`).
   std::vector<std::string> absent;
@@ -100,6 +102,9 @@ struct SaveOptions {
   bool nonFinite = false;
   /// Facts about the run for later resumption, as the text of a JSON object.
   std::string run;
+  /// Data that the caller keeps with the checkpoint, as the text of a JSON
+  /// object: nothing here reads it.
+  std::string kept;
 };
 
 struct StepResult {

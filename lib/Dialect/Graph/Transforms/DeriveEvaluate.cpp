@@ -44,17 +44,17 @@ struct DeriveEvaluate final
     if (own && own.getBody().hasOneBlock())
       return own;
     FailureOr<func::FuncOp> copy = cloneEntry(source, target);
-    if (succeeded(copy) && failed(dropWritten(*copy)))
+    if (succeeded(copy) && failed(dropOthers(*copy)))
       return failure();
     return copy;
   }
 
-  /// An evaluation changes no buffer.
-  static LogicalResult dropWritten(func::FuncOp function) {
+  /// An evaluation returns the loss alone: it changes no buffer, and what a
+  /// step returns beside its loss is that of training.
+  static LogicalResult dropOthers(func::FuncOp function) {
     llvm::BitVector dropped(function.getNumResults());
-    for (unsigned i = 0; i < function.getNumResults(); ++i)
-      if (function.getResultAttr(i, kUpdatesAttr))
-        dropped.set(i);
+    if (function.getNumResults() > 1)
+      dropped.set(1, function.getNumResults());
     if (dropped.none())
       return success();
     function.front().getTerminator()->eraseOperands(dropped);

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from typing import Iterator
+from typing import TYPE_CHECKING, Iterator
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -15,6 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import EagerError
 from ..ir import TensorType
 from ..registry import Unsupported, aten, converts
+
+if TYPE_CHECKING:
+    from ..metrics import Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +28,14 @@ class Groups:
     normalised by its own statistics. Running statistics are updated by those of the first
     rank, one micro-batch after another. A loss that balances experts is the mean of those of
     `balance` equal parts of the batch; 0: as the model defines it. With `choices`, the choices
-    of experts are counted.
+    of experts are counted. Of training, `metrics` are results.
     """
 
     micro_batches: int = 1
     ranks: int = 1
     balance: int = 0
     choices: bool = False
+    metrics: Metrics | None = None
 
     @property
     def count(self) -> int:
