@@ -98,7 +98,7 @@ def main(words: list[str] | None = None) -> int:
     for name, layout in LAYOUTS:
         steps[name], losses[name] = train(name, layout, batches, options.seed)
     difference = print_losses(losses)
-    print(f"\nWhat {LAYOUTS[1][0]} does:\n{steps[LAYOUTS[1][0]].explain()}")
+    print(f"\nThe step of {LAYOUTS[1][0]}:\n{steps[LAYOUTS[1][0]].explain()}")
     drawing = [line[1:].strip() for line in steps[LAYOUTS[2][0]].schedule().splitlines()
                if line.startswith(("# predicted", "# position", "# F forward", "#    ")) and
                "busy" not in line]

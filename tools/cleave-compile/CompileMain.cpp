@@ -1,10 +1,11 @@
-//===- cleave-compile.cpp - From a model file to an artifact --------------===//
+//===- CompileMain.cpp - From a model file to an artifact -----------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
+#include "CompileMain.h"
 #include "Flags.h"
 #include "ParameterGroups.h"
 #include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
@@ -353,7 +354,7 @@ static int compileModel(ModuleOp module, const CompileOptions &options,
   return writeProgram(module, options, flags, decisions, std::move(schedule));
 }
 
-int main(int argc, char **argv) {
+int cleave::compileMain(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   cleave::failWithoutSignals();
   cleave::removeForeignOptions();

@@ -1,10 +1,11 @@
-//===- cleave-opt.cpp - Runs passes on a file -----------------------------===//
+//===- OptMain.cpp - Runs passes on a file ------------------------------===//
 //
 // Part of the Cleave project, under the Apache License v2.0 with LLVM
 // Exceptions. See LICENSE for license information.
 //
 //===----------------------------------------------------------------------===//
 
+#include "OptMain.h"
 #include "cleave/Pipelines/PhasePipelines.h"
 #include "cleave/Pipelines/Register.h"
 #include "cleave/Support/CommandLine.h"
@@ -16,22 +17,26 @@
 
 namespace cl = llvm::cl;
 
-static cl::opt<std::string> input(cl::Positional, cl::desc("<input file>"),
-                                  cl::init("-"));
-static cl::opt<std::string> output("o", cl::desc("Output filename"),
-                                   cl::value_desc("filename"), cl::init("-"));
-
-// The packages of LLVM have it in builds with assertions alone.
-static cl::list<std::string>
-    debugOnly("debug-only", cl::CommaSeparated, cl::value_desc("passes"),
-              cl::desc("Print what these passes decide, by their names; of "
-                       "builds without NDEBUG"));
-
-static cl::opt<bool> passCounts("pass-counts",
-                                cl::desc("Print at the end what passes count"));
+namespace {
+/// The options of this program, besides MLIR's. Made when it runs: the
+/// extension module of Python has other programs too.
+struct OptFlags {
+  cl::opt<std::string> input{cl::Positional, cl::desc("<input file>"),
+                             cl::init("-")};
+  cl::opt<std::string> output{"o", cl::desc("Output filename"),
+                              cl::value_desc("filename"), cl::init("-")};
+  // The packages of LLVM have it in builds with assertions alone.
+  cl::list<std::string> debugOnly{
+      "debug-only", cl::CommaSeparated, cl::value_desc("passes"),
+      cl::desc("Print what these passes decide, by their names; of builds "
+               "without NDEBUG")};
+  cl::opt<bool> passCounts{"pass-counts",
+                           cl::desc("Print at the end what passes count")};
+};
+} // namespace
 
 /// Turns on what passes print by LLVM_DEBUG.
-static void printDebugOutput() {
+static void printDebugOutput(const cl::list<std::string> &debugOnly) {
   if (debugOnly.empty())
     return;
   std::vector<const char *> names;
@@ -41,10 +46,11 @@ static void printDebugOutput() {
   llvm::setCurrentDebugTypes(names.data(), names.size());
 }
 
-int main(int argc, char **argv) {
+int cleave::optMain(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   cleave::failWithoutSignals();
   cleave::printVersionOf("cleave-opt");
+  OptFlags own;
   mlir::DialectRegistry registry;
   cleave::registerAllDialects(registry);
   cleave::registerAllPasses();
@@ -59,10 +65,10 @@ int main(int argc, char **argv) {
     static_cast<cl::opt<bool> *>(it->second)->setInitialValue(false);
   if (!cl::ParseCommandLineOptions(argc, argv, header, &llvm::errs()))
     return 2;
-  printDebugOutput();
+  printDebugOutput(own.debugOnly);
   llvm::LogicalResult done =
-      mlir::MlirOptMain(argc, argv, input, output, registry);
-  if (passCounts)
+      mlir::MlirOptMain(argc, argv, own.input, own.output, registry);
+  if (own.passCounts)
     cleave::PassCount::print(llvm::errs());
   return mlir::asMainReturnCode(done);
 }
