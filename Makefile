@@ -12,12 +12,13 @@ export CCACHE_NOHASHDIR  = 1
 export PYTHONPATH := $(CURDIR)/python:$(PYTHONPATH)
 export CLEAVE_BUILD_DIR := $(abspath $(BUILD))
 
-.PHONY: all dependencies build test lint check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda all-cuda keep-cuda demo examples docs format clean help
+.PHONY: all dependencies build wheel test lint check-lit check-unit check-py test-all bench cuda-bundle test-cuda bench-cuda loss-cuda sanitize-cuda all-cuda keep-cuda demo examples docs format clean help
 
 all: build
 
 help:
 	@echo "make build      installs what is missing and builds everything"
+	@echo "make wheel      a wheel for machines without LLVM, in $(BUILD)/wheel"
 	@echo "make demo       trains GPT-2 (124M) for 20 steps, beside PyTorch"
 	@echo "make examples   runs the examples, and draws their pictures again"
 	@echo "make test       the tests: lit, unit and Python"
@@ -47,6 +48,25 @@ $(BUILD)/build.ninja: CMakeLists.txt CMakePresets.json | dependencies
 
 build: dependencies $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(JOBS)
+
+# LLVM, MLIR and LLD are linked in, oneDNN and the OpenMP runtime come with it. PyTorch stays a
+# package of its own; libmpi is that of the MPI which starts the processes.
+WHEEL = $(BUILD)/wheel
+wheel: dependencies
+	mkdir -p $(WHEEL)
+	test -x $(WHEEL)/venv/bin/python || $(VENV) -m venv $(WHEEL)/venv
+	$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -r requirements-wheel.txt
+	rm -rf $(WHEEL)/built $(WHEEL)/*.whl
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL)/venv/bin/python -m pip wheel . \
+	  --no-deps --no-build-isolation --disable-pip-version-check -w $(WHEEL)/built \
+	  -C cmake.args="--preset=wheel" -C build-dir=build-static \
+	  $(if $(LAUNCH),-C cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache \
+	    -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+	PATH=$(abspath $(WHEEL))/venv/bin:$$PATH $(WHEEL)/venv/bin/auditwheel repair \
+	  --plat manylinux_2_36_x86_64 --exclude libgomp.so.1 --exclude libmpi.so.40 \
+	  -w $(WHEEL) $(WHEEL)/built/*.whl
+	$(WHEEL)/venv/bin/python scripts/check_wheel.py $(WHEEL)/*.whl
 
 test: build
 	$(VENV) test/run.py --build $(BUILD)

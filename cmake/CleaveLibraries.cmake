@@ -35,13 +35,14 @@ endforeach()
 
 # cleave_add_library(Name SOURCES a.cpp ... [LINK l ...] [PCH level])
 #
-# A static library of the compiler. `MLIR` and `LLVM` are always the shared
-# libraries: naming a component archive beside them would duplicate TypeIDs.
+# A static library of the compiler. It and what links it get MLIR and LLVM by
+# CleaveMlir alone: naming a component's archive beside the shared libraries
+# would duplicate TypeIDs.
 function(cleave_add_library name)
   cmake_parse_arguments(ARG "" "PCH" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   add_dependencies(${name} CleaveTableGen)
-  target_link_libraries(${name} PUBLIC ${ARG_LINK} MLIR LLVM)
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} CleaveMlir)
   if(NOT ARG_PCH)
     set(ARG_PCH Mlir)
   endif()
@@ -64,7 +65,7 @@ endfunction()
 function(cleave_add_tool name)
   cmake_parse_arguments(ARG "" "PCH" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LINK} MLIR LLVM)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} CleaveMlir)
   # A precompiled header serves only code compiled alike: libraries are
   # -fPIC, so programs are too, not -fPIE.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)

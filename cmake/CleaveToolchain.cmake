@@ -25,6 +25,8 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   add_link_options(-fuse-ld=lld)
 endif()
 
+include(CleaveMlir)
+
 # Installed programs find LLVM where those of the build do.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 

@@ -9,6 +9,7 @@ packages=(
   build-essential cmake ninja-build ccache git
   llvm-22-dev libmlir-22-dev mlir-22-tools llvm-22-tools
   clang-22 clang-format-22 lld-22 liblld-22-dev libclang-rt-22-dev
+  zlib1g-dev libzstd-dev
   libdnnl-dev libgtest-dev
   libopenmpi-dev openmpi-bin
   python3 python3-dev python3-venv

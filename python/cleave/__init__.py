@@ -16,6 +16,7 @@ first use, so that `import cleave` is quick. The files:
     feed/                         data from a database, and models into one
     packing                       documents packed in rows
     messages, version, moved      wording of messages; the version; modules by their former names
+    demo, selftest, tools         a demonstration; checks of an installation; the commands
     moe, grouped, philox          experts in plain PyTorch, and their matmuls; random numbers of the
                                   compiler
     recurrence                    linear recurrences, and state-space layers made of them

@@ -198,6 +198,11 @@ def option_warnings(options: str) -> list[str]:
 
 def check_architecture(name: str) -> str: ...
 
+def run_tool(name: str, arguments: Sequence[str]) -> int:
+    """
+    Runs a command-line tool in this process, and returns its status; the process ends then.
+    """
+
 def is_found(texts: Sequence[str]) -> bool: ...
 
 def note_finding(texts: Sequence[str]) -> None: ...

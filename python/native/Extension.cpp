@@ -6,6 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
+#include "cleave-compile/CompileMain.h"
+#include "cleave-opt/OptMain.h"
+#include "cleave-reference/ReferenceMain.h"
 #include "cleave/Dialect/Graph/IR/Messages/ErrorTopic.h"
 #include "cleave/Dialect/Graph/Transforms/ContractionWeights.h"
 #include "cleave/Dialect/Graph/Transforms/PrecisionPatterns.h"
@@ -474,6 +477,27 @@ double learningRate(const std::string &kind, double rate, double warmup,
       step);
 }
 
+/// Runs a tool with its arguments, of which the first one is the name by which
+/// it was called.
+int runTool(const std::string &name, std::vector<std::string> arguments) {
+  std::vector<char *> argv;
+  for (std::string &argument : arguments)
+    argv.push_back(argument.data());
+  int argc = static_cast<int>(argv.size());
+  argv.push_back(nullptr);
+  int status = 2;
+  if (name == "cleave-compile")
+    status = compileMain(argc, argv.data());
+  else if (name == "cleave-opt")
+    status = optMain(argc, argv.data());
+  else if (name == "cleave-reference")
+    status = referenceMain(argc, argv.data(), allDialects());
+  else
+    throw nb::value_error(("unknown tool '" + name + "'").c_str());
+  llvm::outs().flush();
+  return status;
+}
+
 /// The functions about the table of options.
 void bindOptions(nb::module_ &m) {
   m.def(
@@ -579,6 +603,9 @@ NB_MODULE(_cleave, m) {
            nb::arg("like").none() = nb::none());
   bindProcesses(m);
   bindOptions(m);
+  m.def("run_tool", &runTool, nb::arg("name"), nb::arg("arguments"),
+        "Runs a command-line tool in this process, and returns its status; the "
+        "process ends then.");
   m.def("is_found", &isFound, nb::arg("texts"));
   m.def("note_finding", &noteFinding, nb::arg("texts"));
   m.def(

@@ -7,6 +7,7 @@
 
 #include "OneDnn.h"
 #include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Runtime/Core/FindLibrary.h"
 #include "llvm/Support/ErrorHandling.h"
 
 #include <dlfcn.h>
@@ -20,7 +21,8 @@ struct Opened {
   std::string problem;
 
   Opened() {
-    void *library = ::dlopen(CLEAVE_DNNL_SONAME, RTLD_NOW | RTLD_LOCAL);
+    void *library = ::dlopen(findLibrary(CLEAVE_DNNL_SONAME).c_str(),
+                             RTLD_NOW | RTLD_LOCAL);
     if (!library) {
       problem = std::string("computing on this processor needs oneDNN, " +
                             std::string(CLEAVE_DNNL_SONAME) +

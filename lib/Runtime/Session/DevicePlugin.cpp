@@ -8,6 +8,7 @@
 #include "DevicePlugin.h"
 #include "Launch.h"
 #include "cleave/Executable/Format/ProgramIO.h"
+#include "cleave/Runtime/Core/FindLibrary.h"
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -22,7 +23,7 @@ cleave::runtime::openDevicePlugin(const Artifact &artifact, int64_t rank,
       "CLEAVE_" + llvm::StringRef(program.target).upper() + "_PLUGIN";
   const char *chosen = std::getenv(variable.c_str());
   std::string path =
-      chosen ? chosen : findPlugin("libcleave_" + program.target + ".so");
+      chosen ? chosen : findLibrary("libcleave_" + program.target + ".so");
   // Never closed: the libraries that it opens cannot be unloaded.
   void *handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle)

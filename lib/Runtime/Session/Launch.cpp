@@ -8,6 +8,7 @@
 #include "Launch.h"
 #include "cleave/Executable/Format/ProgramIO.h"
 #include "cleave/Runtime/Communicator/SocketWorld.h"
+#include "cleave/Runtime/Core/FindLibrary.h"
 #include "cleave/Support/Patience.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
@@ -112,33 +113,13 @@ int cleave::runtime::numberHere() {
                   isHere(firstHost()) ? rank : 0);
 }
 
-std::string cleave::runtime::findPlugin(llvm::StringRef name) {
-  Dl_info self;
-  if (::dladdr(reinterpret_cast<void *>(&startedByMpi), &self) &&
-      self.dli_fname) {
-    llvm::SmallString<256> here(self.dli_fname);
-    // A program's path is the one it was called by.
-    if (!llvm::sys::path::has_parent_path(here))
-      here = llvm::sys::fs::getMainExecutable(
-          nullptr, reinterpret_cast<void *>(&startedByMpi));
-    llvm::StringRef folder = llvm::sys::path::parent_path(here);
-    for (llvm::StringRef way : {"", "../lib", "../../build/lib"}) {
-      llvm::SmallString<256> path(folder);
-      llvm::sys::path::append(path, way, name);
-      if (llvm::sys::fs::exists(path))
-        return std::string(path);
-    }
-  }
-  return name.str();
-}
-
 //===----------------------------------------------------------------------===//
 // Connections
 //===----------------------------------------------------------------------===//
 
 static llvm::Expected<Connect> openMpi() {
   const char *chosen = std::getenv("CLEAVE_MPI_PLUGIN");
-  std::string path = chosen ? chosen : findPlugin("libcleave_mpi.so");
+  std::string path = chosen ? chosen : findLibrary("libcleave_mpi.so");
   // MPI loads its own plugins, which need its symbols. Never closed: MPI cannot
   // be started twice.
   void *handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);

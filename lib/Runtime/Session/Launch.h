@@ -22,10 +22,6 @@ namespace cleave::runtime {
 llvm::Expected<Connect> openProcesses(llvm::StringRef secret = "",
                                       std::function<bool()> interrupted = {});
 
-/// The path of a plugin: next to this code, or in the library folder of a build
-/// or an installation.
-std::string findPlugin(llvm::StringRef name);
-
 } // namespace cleave::runtime
 
 #endif // CLEAVE_LIB_RUNTIME_SESSION_LAUNCH_H

@@ -9,19 +9,25 @@
 #include "cleave/Executable/Format/Artifact.h"
 #include "cleave/Executable/Format/FileIO.h"
 #include "cleave/Target/CPU/CodeGen.h"
+#include "lld/Common/Driver.h"
+#include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/CrashRecoveryContext.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
-#include "llvm/Support/Program.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Support/xxhash.h"
 
 #include <dlfcn.h>
 #include <math.h>
+#include <mutex>
+
+LLD_HAS_DRIVER(elf)
 
 using namespace llvm;
 
@@ -112,21 +118,45 @@ static Error appendHash(StringRef path) {
               : Error::success();
 }
 
+/// Runs LLD in this process, with `args` after the name of the program.
+static Error runLinker(ArrayRef<const char *> args) {
+  // Its state is global.
+  static std::mutex oneLink;
+  static bool canRun = true;
+  std::lock_guard<std::mutex> lock(oneLink);
+  if (!canRun)
+    return error("cannot link the artifact: the linker failed before in this "
+                 "process");
+  // The linker gives all options of LLVM their defaults: it finds none.
+  auto &options = cl::getRegisteredOptions();
+  auto kept = std::move(options);
+  options.clear();
+  auto restore = make_scope_exit([&] { options = std::move(kept); });
+  // A fatal error of the linker ends this call, and not the process.
+  CrashRecoveryContext::Enable();
+  auto disable = make_scope_exit([] { CrashRecoveryContext::Disable(); });
+  SmallVector<const char *> all = {"ld.lld", "--threads=1"};
+  all.append(args.begin(), args.end());
+  std::string message;
+  raw_string_ostream said(message);
+  lld::Result result =
+      lld::lldMain(all, said, said, {{lld::Gnu, &lld::elf::link}});
+  canRun = result.canRunAgain;
+  if (result.retCode != 0 || !canRun)
+    return error("cannot link the artifact: " + message);
+  return Error::success();
+}
+
 Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
                                StringRef outputPath) {
   // A rename would replace a device or a pipe by a file.
   if (sys::fs::exists(outputPath) && !sys::fs::is_regular_file(outputPath))
     return error("cannot write '" + outputPath +
                  "': an artifact must be a regular file");
-  ErrorOr<std::string> linker = sys::findProgramByName("ld.lld-22");
-  if (!linker)
-    linker = sys::findProgramByName("ld.lld");
-  if (!linker)
-    return error("linking an artifact needs ld.lld, which is not on PATH");
   StringRef directory = sys::path::parent_path(outputPath);
   if (directory.empty())
     directory = ".";
-  TemporaryFile kernels, data, output, log;
+  TemporaryFile kernels, data, output;
   if (Error e = writeTemporary(kernels, directory, ".o", objectBytes))
     return e;
   Expected<std::string> program = dataObject(programJson);
@@ -136,11 +166,14 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
     return e;
   if (Error e = writeTemporary(output, directory, ".so", ""))
     return e;
-  if (Error e = writeTemporary(log, directory, ".log", ""))
-    return e;
-  SmallVector<StringRef> args = {*linker,      "-shared",    "-o",
-                                 output.path,  kernels.path, data.path,
-                                 "--build-id", "-z",         "noexecstack"};
+  SmallVector<const char *> args = {"-shared",
+                                    "-o",
+                                    output.path.c_str(),
+                                    kernels.path.c_str(),
+                                    data.path.c_str(),
+                                    "--build-id",
+                                    "-z",
+                                    "noexecstack"};
   // Kernels may call mathematical functions of the C library; the process that
   // opens the artifact need not have loaded them.
   Dl_info library;
@@ -148,16 +181,8 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
   if (::dladdr(reinterpret_cast<void *>(sine), &library) && library.dli_fname &&
       StringRef(library.dli_fname).contains("libm"))
     args.append({"--as-needed", library.dli_fname});
-  std::string message;
-  std::optional<StringRef> redirects[] = {StringRef(""), StringRef(log.path),
-                                          StringRef(log.path)};
-  int status = sys::ExecuteAndWait(*linker, args, std::nullopt, redirects, 0, 0,
-                                   &message);
-  if (status != 0) {
-    if (auto text = MemoryBuffer::getFile(log.path))
-      message += (*text)->getBuffer();
-    return error("cannot link the artifact: " + message);
-  }
+  if (Error e = runLinker(args))
+    return e;
   if (Error e = appendHash(output.path))
     return e;
   // Readable as the umask allows, like any file that a compiler writes.

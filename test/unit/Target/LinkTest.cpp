@@ -10,7 +10,9 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Parser/Parser.h"
+#include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/raw_ostream.h"
 #include "gtest/gtest.h"
 #include <cmath>
 #include <dlfcn.h>
@@ -153,6 +155,26 @@ TEST(Link, ErrorsNameTheFile) {
   ASSERT_TRUE(!!error);
   EXPECT_NE(llvm::toString(std::move(error)).find("cannot link"),
             std::string::npos);
+}
+
+/// The linker is part of this process: an error leaves it usable, and options
+/// of the program as they were given.
+TEST(Link, InThisProcess) {
+  llvm::cl::opt<int> given("given-before-a-link", llvm::cl::init(1));
+  const char *words[] = {"test", "--given-before-a-link=7"};
+  ASSERT_TRUE(llvm::cl::ParseCommandLineOptions(2, words, "", &llvm::nulls()));
+  std::string object = compile();
+  llvm::SmallString<128> folder;
+  ASSERT_FALSE(llvm::sys::fs::createUniqueDirectory("cleave-link", folder));
+  for (bool right : {true, false, true}) {
+    llvm::Error error = linkSharedObject(right ? object : "not an object", "{}",
+                                         (folder + "/a.so").str());
+    EXPECT_EQ(!error, right);
+    llvm::consumeError(std::move(error));
+    EXPECT_EQ(given, 7);
+    EXPECT_TRUE(llvm::cl::getRegisteredOptions().contains(given.ArgStr));
+  }
+  llvm::sys::fs::remove_directories(folder);
 }
 
 TEST(Target, Names) {
