@@ -1,7 +1,7 @@
 # Part of the Cleave project, under the Apache License v2.0 with LLVM
 # Exceptions. See LICENSE for license information.
 """Optimizers whose code is compiled: torch's that the compiler has no rule for, and a person's own,
-beside their own steps: losses, parameters and state. What is not compiled is refused with its line."""
+beside their own steps: losses, parameters and state. All else is refused with its line."""
 
 import copy
 import inspect
@@ -252,7 +252,7 @@ class Irregular(Own):
 
 
 class Given(Own):
-    """Reads a tensor that is no state."""
+    """Reads a tensor beside its state."""
 
     kept = torch.ones(SIZE["hidden"])
 
