@@ -130,6 +130,7 @@ def test_as_near_to_f32_as_autocast(plain):
     dict(mesh={"dp": 2}, plan="zero3"), dict(mesh={"dp": 2}, plan="zero3", pipe_gather="once"),
     dict(mesh={"tp": 2}, plan="megatron"), dict(mesh={"tp": 2}, plan="megatron-sp"),
     dict(mesh={"tp": 2}, plan="megatron-sp", activation_reduction="16bit"),
+    dict(mesh={"pp": 2, "tp": 2}, plan="megatron", micro_batches=2, activation_reduction="16bit"),
     dict(mesh={"cp": 2}, plan="ring"), dict(mesh={"cp": 2}, plan="ulysses"),
     dict(mesh={"row": 2, "col": 2}, plan="summa2d"),
     dict(mesh={"pp": 2}, micro_batches=2), dict(mesh={"pp": 2}, micro_batches=2, schedule="zb-h1"),
