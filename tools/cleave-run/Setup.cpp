@@ -46,9 +46,23 @@ Error Trainer::fillWithOnes(llvm::StringRef name) {
   return Error::success();
 }
 
+/// Refuses a program with numbers of an update that only Python computes.
+static Error checkScalars(const Program &program) {
+  static const llvm::StringLiteral known[] = {"lr", "step", "seed",
+                                              "loss_scale", "rng"};
+  for (const Tensor &tensor : program.tensors)
+    if (tensor.role == Role::Scalar && !llvm::is_contained(known, tensor.name))
+      return makeError("the update takes '" + tensor.name +
+                       "' of each step, a number that the Python code of its "
+                       "optimizer computes: train the program from Python");
+  return Error::success();
+}
+
 Error Trainer::findInputs() {
   const Program &program = session->getProgram();
   const Entry &entry = program.entries.find("train")->second;
+  if (Error error = checkScalars(program))
+    return error;
   auto isTokens = [](const Tensor &tensor) {
     return tensor.role == Role::Input &&
            (tensor.dtype == DType::I64 || tensor.dtype == DType::I32);

@@ -11,6 +11,7 @@ import cleave
 import pytest
 import torch
 from cleave import models
+from cleave.testing.tools import ToolError, run_tool, tool
 
 SIZE = dict(layers=2, hidden=32, heads=4, seq=8, vocab=48)
 
@@ -120,7 +121,8 @@ LAYOUTS = [dict(mesh={"dp": 2, "tp": 2}, plan=["megatron", "zero1"]), dict(mesh=
 
 
 def moved(eager, start):
-    return math.sqrt(sum(float((p - q).square().sum()) for p, q in zip(eager.parameters(), start.parameters())))
+    return math.sqrt(sum(float((p - q).detach().square().sum())
+                         for p, q in zip(eager.parameters(), start.parameters())))
 
 
 def check(make, steps, scheduler=None, **options):
@@ -141,7 +143,7 @@ def check(make, steps, scheduler=None, **options):
             schedule.step()
         assert float(step(**batch(number))) == pytest.approx(float(loss.detach()), rel=2e-5)
     weights, slots = step.state_dict(), step.training_state()["optimizer"]
-    far = math.sqrt(sum(float((torch.as_tensor(weights[n]) - p).square().sum())
+    far = math.sqrt(sum(float((torch.as_tensor(weights[n]) - p.detach()).square().sum())
                         for n, p in eager.named_parameters()))
     assert far < 1e-3 * moved(eager, start)
     compared = 0
@@ -166,6 +168,15 @@ def test_an_update_is_what_its_code_does(name):
 @pytest.mark.parametrize("name", ["own", "slow", "norms", "radam"])
 def test_over_ranks(name, options):
     check(OPTIMIZERS[name], steps=20 if name == "own" else 7, **options)
+
+
+@pytest.mark.parametrize("options", [
+    dict(optimizer_fusion="backward", check_finite=False), dict(recompute="full"),
+    dict(mesh={"dp": 2}, plan=["zero1"], offload="state"), dict(mesh={"cp": 2}, plan=["ring"]),
+    dict(mesh={"pp": 2}, micro_batches=4, schedule="zb-h1"),
+    dict(mesh={"tp": 2}, plan=["megatron"], optimizer_fusion="forward")], ids=str)
+def test_with_other_options(options):
+    check(Slow, steps=4, **options)
 
 
 SCHEDULERS = {
@@ -306,3 +317,13 @@ def test_a_step_that_does_something_new_is_refused_and_changes_nothing():
         step(x, x)
     for name, value in step.state_dict().items():
         assert torch.equal(before[name], torch.as_tensor(value)), name
+
+
+def test_a_trainer_without_python_refuses_the_program(tmp_path):
+    own = model()
+    step = cleave.compile(own, batch(), optimizer=Own(own.parameters()))
+    step.save_artifact(tmp_path / "step.so")
+    (tmp_path / "tokens.bin").write_bytes(bytes(2048))
+    with pytest.raises(ToolError, match="takes 'update.0' of each step, a number that the Python code"):
+        run_tool([tool("cleave-run"), str(tmp_path / "step.so"), "--random-init", "--data",
+                  str(tmp_path / "tokens.bin"), "--steps=1"])
