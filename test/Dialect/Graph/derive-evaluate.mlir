@@ -106,7 +106,7 @@ func.func @noise(%x: tensor<4xf32> {graph.name = "x", graph.role = "input"},
   return %2 : tensor<f32>
 }
 
-// Of several results an evaluation has the loss alone.
+// An evaluation has no metrics.
 
 // RUN: cleave-opt %s --graph-derive-evaluate="entry=several target=of_several" | FileCheck %s --check-prefix=SEVERAL
 // SEVERAL-LABEL: func.func @of_several(

@@ -121,7 +121,7 @@ def test_a_metric_of_the_logits_in_chunks():
     (["logits"], cleave.trace.TraceError, r"of \[4, 8, 96\]; a metric is a real scalar"),
     (lambda output, inputs: 1.0, cleave.trace.TraceError, "returns float; it must return a dict"),
     (lambda output, inputs: {"x": 1.0}, cleave.trace.TraceError, "'x' is float, not a tensor"),
-], ids=str)
+])
 def test_wrong_metrics(metrics, error, text):
     ids, labels = tokens()
     with pytest.raises(error, match=text):

@@ -49,12 +49,15 @@ struct DeriveEvaluate final
     return copy;
   }
 
-  /// An evaluation returns the loss alone: it changes no buffer, and what a
-  /// step returns beside its loss is that of training.
+  /// An evaluation changes no buffer, and metrics are those of training.
   static LogicalResult dropOthers(func::FuncOp function) {
     llvm::BitVector dropped(function.getNumResults());
-    if (function.getNumResults() > 1)
-      dropped.set(1, function.getNumResults());
+    for (unsigned i = 0; i < function.getNumResults(); ++i) {
+      auto name = function.getResultAttrOfType<StringAttr>(i, kNameAttr);
+      if (function.getResultAttr(i, kUpdatesAttr) ||
+          (name && name.getValue().starts_with("metric/")))
+        dropped.set(i);
+    }
     if (dropped.none())
       return success();
     function.front().getTerminator()->eraseOperands(dropped);
