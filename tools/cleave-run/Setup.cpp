@@ -48,10 +48,9 @@ Error Trainer::fillWithOnes(llvm::StringRef name) {
 
 /// Refuses a program with numbers of an update that only Python computes.
 static Error checkScalars(const Program &program) {
-  static const llvm::StringLiteral known[] = {"lr", "step", "seed",
-                                              "loss_scale", "rng"};
   for (const Tensor &tensor : program.tensors)
-    if (tensor.role == Role::Scalar && !llvm::is_contained(known, tensor.name))
+    if (tensor.role == Role::Scalar &&
+        llvm::StringRef(tensor.name).starts_with("update."))
       return makeError("the update takes '" + tensor.name +
                        "' of each step, a number that the Python code of its "
                        "optimizer computes: train the program from Python");

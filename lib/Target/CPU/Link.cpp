@@ -143,7 +143,7 @@ static Error runLinker(ArrayRef<const char *> args) {
       lld::lldMain(all, said, said, {{lld::Gnu, &lld::elf::link}});
   canRun = result.canRunAgain;
   if (result.retCode != 0 || !canRun)
-    return error("cannot link the artifact: " + message);
+    return error("cannot link the artifact: " + StringRef(message).rtrim());
   return Error::success();
 }
 
@@ -181,8 +181,13 @@ Error cleave::linkSharedObject(StringRef objectBytes, StringRef programJson,
   if (::dladdr(reinterpret_cast<void *>(sine), &library) && library.dli_fname &&
       StringRef(library.dli_fname).contains("libm"))
     args.append({"--as-needed", library.dli_fname});
-  if (Error e = runLinker(args))
-    return e;
+  if (Error e = runLinker(args)) {
+    std::string text = toString(std::move(e));
+    if (StringRef(text).contains(
+            ("failed to open " + Twine(output.path)).str()))
+      return error("cannot write '" + outputPath + "': " + text);
+    return error(text);
+  }
   if (Error e = appendHash(output.path))
     return e;
   // Readable as the umask allows, like any file that a compiler writes.

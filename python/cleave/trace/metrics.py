@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -38,7 +39,7 @@ class Metrics:
             return None
         if isinstance(value, str):
             value = [value]
-        if callable(value) and not isinstance(value, Sequence):
+        if callable(value) and not isinstance(value, (Sequence, torch.nn.Module)):
             return Metrics(function=value)
         if not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
             raise TypeError(f"metrics is {value!r}; it must be names of fields of the model's output, "
@@ -51,6 +52,13 @@ class Metrics:
         """Returns the scalars of an output by name. Raises TraceError if one is not there, or is
         not a scalar."""
         if self.function is not None:
+            try:
+                inspect.signature(self.function).bind(output, inputs)
+            except TypeError as error:
+                raise TraceError(f"metrics is a function of (output, inputs): {error}") from None
+            except ValueError:
+                # A function without a signature.
+                pass
             values = self.function(output, inputs)
             if not isinstance(values, Mapping):
                 raise TraceError(f"the function of metrics returns {type(values).__name__}; it must "

@@ -21,7 +21,7 @@ class Given(Exception):
 def read(monkeypatch):
     """The settings that arguments give, and the warnings."""
 
-    def give(model, examples, arrange, loss_fn, settings):
+    def give(model, examples, arrange, loss_fn, settings, metrics):
         raise Given(settings)
 
     monkeypatch.setattr(api, "Builder", give)

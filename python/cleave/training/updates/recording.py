@@ -101,7 +101,7 @@ def _number_sites(target: Any, leaves: list[Any]) -> list[int]:
 
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's mode has no types
         self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
