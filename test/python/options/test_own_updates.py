@@ -271,10 +271,20 @@ class Given(Own):
         p.sub_(gradient * self.kept[:1])  # given
 
 
+class Counted(Own):
+    """A counter that is a tensor, in an operator that takes no number of a step."""
+
+    def update(self, p, gradient, group, state):
+        state.setdefault("step", torch.tensor(0.0))
+        state["step"] += 1
+        p.sub_(torch.pow(gradient.abs(), state["step"]), alpha=group["lr"])  # counted
+
+
 REFUSED = {
     "reads": (Reads, "reads the value of a tensor"), "reads several": (Together, "reads another one"),
     "draws": (Noisy, "draws random numbers"), "lists": (Lists, "foreach=False"),
     "more each time": (Irregular, "calls other operators"), "given": (Given, "neither of its parameter nor"),
+    "counted": (Counted, "neither of its parameter nor"),
 }
 
 

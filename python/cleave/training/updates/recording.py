@@ -68,6 +68,8 @@ class Call:
     made: list[Key]
     #: No other tensor comes to lie where these did.
     kept: list[Any]
+    #: The numbers of its sites when it was called: a counter that is a tensor goes on.
+    given: list[float]
 
     @property
     def name(self) -> str:
@@ -78,8 +80,7 @@ class Call:
         return pytree.tree_leaves((self.args, self.kwargs))
 
     def numbers(self) -> list[float]:
-        leaves = self.leaves()
-        return [float(leaves[site]) for site in self.sites]
+        return self.given
 
     def tensors(self) -> list[Key]:
         return [key for key in self.keys if key is not None]
@@ -113,12 +114,14 @@ class _Recorder(TorchDispatchMode):
             self._check(func, name, args, kwargs, leaves)
         keys = [key_of(x) if _is_meta(x) else None for x in leaves]
         storages = [x.untyped_storage() for x in leaves if _is_meta(x)]
+        sites = _number_sites(func, leaves)
+        given = [float(leaves[site]) for site in sites]
         result = func(*args, **kwargs)
         if known and not any(map(_is_meta, pytree.tree_leaves(result))):
             return result
         made = [x for x in pytree.tree_leaves(result) if _is_meta(x)]
-        self.calls.append(Call(func, args, kwargs, place(), _number_sites(func, leaves), keys,
-                               [key_of(x) for x in made], [*storages, *(x.untyped_storage() for x in made)]))
+        self.calls.append(Call(func, args, kwargs, place(), sites, keys, [key_of(x) for x in made],
+                               [*storages, *(x.untyped_storage() for x in made)], given))
         return result
 
     def _check(self, func: Any, name: str, args: Any, kwargs: Any, leaves: list[Any]) -> None:
@@ -132,7 +135,8 @@ class _Recorder(TorchDispatchMode):
                           "foreach=False and fused=False, or update one parameter after the other")
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Refused(f"{place()}the update draws random numbers ({name})")
-        if any(isinstance(x, torch.Tensor) and not _is_meta(x) and x.dim() for x in leaves):
+        numbered = name.rstrip("_") in NUMBERED
+        if any(isinstance(x, torch.Tensor) and not _is_meta(x) and (x.dim() or not numbered) for x in leaves):
             raise Refused(f"{place()}the update reads a tensor that is neither of its parameter nor of its state")
 
 
