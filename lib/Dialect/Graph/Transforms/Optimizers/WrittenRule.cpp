@@ -43,7 +43,7 @@ std::string WrittenRule::problem() const {
     if (roleOf(i) == "state")
       results.push_back(function.getArgumentTypes()[i]);
     else if (cast<RankedTensorType>(function.getArgumentTypes()[i]).getRank())
-      return error("has a scalar that is no number");
+      return error("has a scalar that has dimensions");
   }
   if (function.getArgumentTypes()[1] != results.front())
     return error("has a gradient of another type than its parameter");
